@@ -1,0 +1,1 @@
+"""Class moments → a new head: Gaussians, virtual features, re-training, the table."""

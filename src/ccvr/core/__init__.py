@@ -1,0 +1,1 @@
+"""What every stage needs and none owns: errors, name tables, random streams, the run folder. No torch."""

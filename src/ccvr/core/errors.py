@@ -1,0 +1,55 @@
+"""Every error that a user can cause, in one tree.
+
+CcvrError
+├── UnknownName         a name that no table has
+├── SpecError           a field with an impossible value, an unreadable spec
+├── DataError           a data set that is missing, damaged or mislabelled
+├── PartitionError      a partition that cannot be drawn
+├── ModelError          a model that does not fit the images, or whose head cannot be found
+├── TrainingError       a training that went wrong: diverged, nothing to average
+├── StatisticsError     statistics that do not belong together or hold too little
+├── CalibrationError    a calibration that cannot be done with what there is
+└── RunError            a run folder that is missing, damaged or in the way
+
+A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
+"""
+
+
+class CcvrError(Exception):
+    """A user's mistake or a user's broken input; never a bug of ours."""
+
+
+class UnknownName(CcvrError):
+    pass
+
+
+class SpecError(CcvrError):
+    pass
+
+
+class DataError(CcvrError):
+    pass
+
+
+class PartitionError(CcvrError):
+    pass
+
+
+class ModelError(CcvrError):
+    pass
+
+
+class TrainingError(CcvrError):
+    pass
+
+
+class StatisticsError(CcvrError):
+    pass
+
+
+class CalibrationError(CcvrError):
+    pass
+
+
+class RunError(CcvrError):
+    pass

@@ -1,0 +1,73 @@
+"""Frozen dataclasses from plain mappings and back: how a spec is read from TOML and written to it."""
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ccvr.core.errors import SpecError
+from ccvr.core.tables import suggestion
+
+T = TypeVar("T")
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+    """A dataclass from a mapping; an unknown key or a value of the wrong type is an error that names the field."""
+    hints = get_type_hints(cls)
+    for key in mapping:
+        if key not in hints:
+            raise SpecError(f'no field "{where}{key}".{suggestion(key, hints)}')
+    return cls(**{key: _convert(hints[key], value, f"{where}{key}") for key, value in mapping.items()})
+
+
+def plain(value: Any) -> Any:
+    """The inverse of ``build``: mappings, lists and scalars only, without what is None."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return {name: plain(item) for name, item in pairs.items() if item is not None}
+    if isinstance(value, tuple | list):
+        return [plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def parse(hint: Any, text: str, where: str) -> Any:
+    """A field's value from its text, as on a command line."""
+    if hint is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        if hint is kind:
+            try:
+                return kind(text)
+            except ValueError as error:
+                raise SpecError(f'{where} is "{text}"; give {_describe(hint)}.') from error
+    return _convert(hint, text, where)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _convert(next(option for option in options if option is not type(None)), value, where)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return build(hint, value, f"{where}.")
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(options[0], item, where) for item in value)
+    if origin is Literal and value in options:
+        return value
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):
+        return value
+    raise SpecError(f"{where} is {value!r}; give {_describe(hint)}.")
+
+
+def _describe(hint: Any) -> str:
+    origin, options = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, options))
+    if origin is tuple:
+        return "a list"
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path"}
+    return names.get(hint, "a table of fields")

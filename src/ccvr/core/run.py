@@ -1,0 +1,139 @@
+"""The run folder: every path in it, and writes that are there whole or not at all."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ccvr.core.errors import RunError
+
+if os.name == "posix":
+    import fcntl
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that whoever looks finds the old content or the new, also after a crash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where everything of one run lies."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.toml"
+
+    @property
+    def provenance(self) -> Path:
+        return self.path / "provenance.json"
+
+    @property
+    def partition(self) -> Path:
+        return self.path / "partition.safetensors"
+
+    @property
+    def rounds(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    @property
+    def memories(self) -> Path:
+        return self.path / "memories"
+
+    @property
+    def results(self) -> Path:
+        return self.path / "results.json"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.safetensors"
+
+    def checkpoint(self, round: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round:06d}.safetensors"
+
+    def checkpoints(self) -> list[Path]:
+        """All checkpoints, oldest first."""
+        return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
+
+    def statistics(self, name: str) -> Path:
+        return self.path / "statistics" / f"{name}.safetensors"
+
+    def head(self, label: str) -> Path:
+        return self.path / "heads" / f"{label}.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
+        """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
+        folder = cls(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if not folder.spec.is_file():
+                raise RunError(f"{path} exists and is not a run. Choose another --out.")
+            if not overwrite:
+                raise RunError(
+                    f"{path} holds a run already. Continue it with `ccvr resume {path}`, "
+                    "replace it with --overwrite, or choose another --out."
+                )
+            shutil.rmtree(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{path} cannot be created ({error.strerror}). Choose another --out.") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        folder = cls(path)
+        if not folder.spec.is_file():
+            raise RunError(f"{path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made.")
+        return folder
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process from writing into this run; a killed process holds nothing."""
+        with (self.path / ".lock").open("w") as file:
+            if os.name == "posix":
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise RunError(f"{self.path} is being written by another process. Wait for it to end.") from error
+            yield
+
+    def write_json(self, path: Path, content: Any) -> None:
+        write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+    def read_json(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunError(f"{path} is missing. Finish the run with `ccvr resume {self.path}`.") from error
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read ({error}).") from error
+
+    def append_round(self, record: dict[str, Any]) -> None:
+        """Add one line to rounds.jsonl."""
+        with self.rounds.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def read_rounds(self) -> list[dict[str, Any]]:
+        """The records of all rounds; a last line that a crash cut short is left out."""
+        if not self.rounds.exists():
+            return []
+        lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
+
+    def forget_rounds_after(self, round: int) -> None:
+        """Drop the records of rounds that no checkpoint has; they will be trained again."""
+        kept = [json.dumps(record) + "\n" for record in self.read_rounds() if record["round"] <= round]
+        write_atomically(self.rounds, "".join(kept).encode())

@@ -1,0 +1,56 @@
+"""Tables of named rows: the one way in which a name in a spec becomes code."""
+
+import difflib
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from ccvr.core.errors import UnknownName
+
+Row = TypeVar("Row")
+
+
+class Table(Mapping[str, Row]):
+    """Rows by name; ``package.module:name`` reaches a row of the user's own.
+
+    A missing name is an error that suggests the nearest known one.
+    """
+
+    def __init__(self, kind: str, rows: Mapping[str, Row]) -> None:
+        self.kind = kind
+        self._rows = dict(rows)
+
+    def __getitem__(self, name: str) -> Row:
+        if name in self._rows:
+            return self._rows[name]
+        if ":" in name:
+            row: Row = import_object(self.kind, name)
+            return row
+        raise UnknownName(f'no {self.kind} "{name}".{suggestion(name, self._rows)}')
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The end of an error about a wrong name: the nearest known name, then all of them."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    return (f' Did you mean "{nearest[0]}"?' if nearest else "") + f" Known: {', '.join(names)}."
+
+
+def import_object(kind: str, path: str) -> Any:
+    """The object at ``package.module:name``."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownName(
+            f'{kind} "{path}" cannot be imported ({error}). Give package.module:name of something that Python finds.'
+        ) from error
+    return found

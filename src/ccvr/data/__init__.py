@@ -1,0 +1,1 @@
+"""Pixels and who owns them: labelled images, sources, partitions, batches with augmentation."""

@@ -1,0 +1,77 @@
+"""Batches of whole tensors: indexed, shifted, mirrored; uint8 until the model normalises them.
+
+NumPy gathers uint8 rows five to fifteen times faster than torch's advanced indexing, so it does the gathering.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from ccvr.core.errors import DataError
+from ccvr.data.images import IntArray, LabelledImages
+
+PAD = 4
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingImages:
+    """Training images ready to be drawn from; where they are augmented, padded once by reflection."""
+
+    source: LabelledImages
+    windows: NDArray[np.uint8] | None
+    """[N, C, 9, 9, H, W]: every shifted crop, as a view of the padded images."""
+
+    @classmethod
+    def prepare(cls, source: LabelledImages, *, augment: bool) -> "TrainingImages":
+        return cls(source, _shifted_windows(source.images) if augment else None)
+
+    def take(self, indices: IntArray, *, rng: np.random.Generator) -> Batch:
+        """Images [B, C, H, W] uint8, augmented where that is on, and labels [B]."""
+        labels = torch.from_numpy(self.source.labels.numpy()[indices])
+        if self.windows is None:
+            return torch.from_numpy(self.source.images.numpy()[indices]), labels
+        row, column = rng.integers(0, 2 * PAD + 1, (2, len(indices)))
+        mirror = rng.integers(0, 2, len(indices)).astype(bool)
+        crops = self.windows[indices, :, row, column]
+        crops[mirror] = crops[mirror, :, :, ::-1]
+        return torch.from_numpy(crops), labels
+
+
+def _shifted_windows(images: Tensor) -> NDArray[np.uint8]:
+    height, width = images.shape[2:]
+    if min(height, width) <= PAD:
+        size = f"{height} x {width}"
+        raise DataError(f"images of {size} pixels are too small to be shifted by {PAD}. Use --data.augment False.")
+    padded = torch.cat([_reflect(part) for part in images.split(4096)])
+    return padded.unfold(2, height, 1).unfold(3, width, 1).numpy()
+
+
+def _reflect(images: Tensor) -> Tensor:
+    # Reflection is not implemented for uint8; float32 holds every pixel exactly.
+    return functional.pad(images.float(), (PAD, PAD, PAD, PAD), mode="reflect").to(torch.uint8)
+
+
+def epoch(images: TrainingImages, indices: IntArray, batch_size: int, *, rng: np.random.Generator) -> Iterator[Batch]:
+    """One pass over ``indices`` in random order.
+
+    A last batch of a single image is left out when there are others: batch normalisation cannot learn from one.
+    """
+    order = rng.permutation(indices)
+    if len(order) > batch_size > 1 and len(order) % batch_size == 1:
+        order = order[:-1]
+    for start in range(0, len(order), batch_size):
+        yield images.take(order[start : start + batch_size], rng=rng)
+
+
+def in_order(images: LabelledImages, indices: IntArray | None = None, batch_size: int = 1000) -> Iterator[Batch]:
+    """Every image once, in order, as it is: for features and for scoring."""
+    order = torch.arange(len(images)) if indices is None else torch.from_numpy(indices)
+    for batch in order.split(batch_size):
+        yield images.images.index_select(0, batch), images.labels.index_select(0, batch)

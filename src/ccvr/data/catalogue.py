@@ -1,0 +1,108 @@
+"""What can be asked of a data set by its name: load it, check it, list what is there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ccvr.core.errors import DataError
+from ccvr.data.images import Dataset
+from ccvr.data.sources.digests import verify
+from ccvr.data.sources.folder import read_folder
+from ccvr.data.sources.rows import ROWS, SOURCES
+from ccvr.data.sources.source import Embedded, Found, Stored
+
+FOLDER = "folder:"
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A file or folder of a data set; ``status`` says how far it can be trusted."""
+
+    path: Path
+    size: int
+    status: str
+
+
+@dataclass(frozen=True)
+class DatasetCheck:
+    """What a data set holds, after all of it was read."""
+
+    name: str
+    files: tuple[CheckedFile, ...]
+    train: int
+    test: int
+    shape: tuple[int, int, int]
+    classes: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A row of the table for people; ``where`` is None if the data set is not on this computer."""
+
+    name: str
+    description: str
+    train: int
+    test: int
+    where: str | None
+
+
+def resolve(name: str) -> Callable[[Path | None], Dataset]:
+    """The row of a data set: ours, ``folder:PATH``, or the user's own as ``package.module:name``."""
+    if name.startswith(FOLDER):
+        return partial(_load_folder, Path(name.removeprefix(FOLDER)).expanduser())
+    row = SOURCES[name]
+    if not callable(row):
+        raise DataError(f'data set "{name}" is a {type(row).__name__}; it must be a function (root) -> Dataset.')
+    return row
+
+
+def _load_folder(path: Path, root: Path | None) -> Dataset:
+    return read_folder(path)
+
+
+def load(name: str, root: Path | None = None) -> Dataset:
+    """The data set ``name``, from ``root``, else ``$CCVR_DATA``, else the user's cache folder."""
+    row = resolve(name)
+    try:
+        dataset: object = row(root)
+    except OSError as error:
+        raise DataError(f'data set "{name}": {error}. Make its files readable.') from error
+    if not isinstance(dataset, Dataset):
+        raise DataError(f'data set "{name}" gave a {type(dataset).__name__}; its function must return a Dataset.')
+    return dataset
+
+
+def check(name: str, root: Path | None = None) -> DatasetCheck:
+    """Read the whole data set and verify the checksums of its archives; an error if anything is wrong."""
+    row = resolve(name)
+    found = row.find(root) if isinstance(row, Stored) else None
+    files = _check_files(row, found) if isinstance(row, Stored) and found else ()
+    dataset = load(name, root)
+    return DatasetCheck(name, files, len(dataset.train), len(dataset.test), dataset.shape, dataset.num_classes)
+
+
+def _check_files(source: Stored, found: Found) -> tuple[CheckedFile, ...]:
+    return tuple(_check_file(source, path) for path in found.files())
+
+
+def _check_file(source: Stored, path: Path) -> CheckedFile:
+    if path.is_dir():
+        size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        return CheckedFile(path, size, "unpacked, every image decoded")
+    size = path.stat().st_size
+    if path.suffix == ".gz":
+        return CheckedFile(path, size, verify(path, path, source.md5.get(path.name)))
+    return CheckedFile(path, size, "unpacked, lengths verified")
+
+
+def listing(root: Path | None = None) -> list[Listing]:
+    """Every data set of ours, and where it lies; nothing is read."""
+    return [Listing(row.name, row.description, *row.sizes, where=_where(row, root)) for row in ROWS]
+
+
+def _where(row: Embedded | Stored, root: Path | None) -> str | None:
+    if isinstance(row, Embedded):
+        return f"in {row.package}"
+    found = row.find(root)
+    return str(found.path) if found else None

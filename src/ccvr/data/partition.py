@@ -1,0 +1,133 @@
+"""Who owns which training image."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ccvr.core.errors import PartitionError
+from ccvr.core.seeds import stream
+from ccvr.core.tables import Table
+from ccvr.data.images import IntArray
+from ccvr.data.spec import PartitionSpec
+
+Partitioner = Callable[..., list[IntArray]]
+MAX_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Client k owns the images ``shards[k]``; every index belongs to at most one client."""
+
+    shards: tuple[IntArray, ...]
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    def label_counts(self, labels: IntArray, num_classes: int) -> IntArray:
+        """Images of each client and class, [K, C]."""
+        return np.stack([np.bincount(labels[shard], minlength=num_classes) for shard in self.shards]).astype(np.int64)
+
+
+def iid(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> list[IntArray]:
+    """Shuffle, then deal out equal parts."""
+    return np.array_split(rng.permutation(len(labels)), spec.num_clients)
+
+
+def dirichlet(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> list[IntArray]:
+    """Per class c draw p ~ Dir_K(alpha) and give client k the share p_k of its images (Luo et al. 2021, 5.1).
+
+    Drawn anew, as a whole, until every client has ``min_size`` images.
+    """
+    smallest = np.empty(0, np.int64)
+    for _ in range(MAX_DRAWS):
+        shards = _draw_dirichlet(labels, spec, rng=rng)
+        sizes = np.array([len(shard) for shard in shards])
+        if sizes.min() >= spec.min_size:
+            return shards
+        smallest = sizes
+    raise PartitionError(
+        f"dirichlet(alpha={spec.alpha}) left client {smallest.argmin()} with {smallest.min()} images after {MAX_DRAWS} "
+        f"draws; min_size is {spec.min_size}. Raise alpha, lower min_size, or use fewer clients."
+    )
+
+
+def _draw_dirichlet(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> list[IntArray]:
+    parts: list[list[IntArray]] = [[] for _ in range(spec.num_clients)]
+    for label in np.unique(labels):
+        owned = rng.permutation(np.flatnonzero(labels == label))
+        shares = rng.dirichlet(np.full(spec.num_clients, spec.alpha))
+        cuts = (np.cumsum(shares)[:-1] * len(owned)).astype(np.int64)
+        for part, piece in zip(parts, np.split(owned, cuts), strict=True):
+            part.append(piece)
+    return [np.concatenate(part) for part in parts]
+
+
+def shards(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> list[IntArray]:
+    """Give each client ``classes_per_client`` classes and split every class evenly among its owners.
+
+    Clients choose in turn from the classes with the fewest owners, so no class is left over.
+    """
+    classes = np.unique(labels)
+    wanted, slots = spec.classes_per_client, spec.classes_per_client * spec.num_clients
+    if wanted > len(classes) or slots < len(classes):
+        raise PartitionError(
+            f"shards cannot give {spec.num_clients} clients {wanted} of {len(classes)} classes each and use all. "
+            f"Choose partition.classes_per_client from {-(-len(classes) // spec.num_clients)} to {len(classes)}."
+        )
+    owners: list[list[int]] = [[] for _ in classes]
+    for client in range(spec.num_clients):
+        fewest_first = np.lexsort((rng.random(len(classes)), np.array([len(clients) for clients in owners])))
+        for index in fewest_first[:wanted]:
+            owners[index].append(client)
+    parts: list[list[IntArray]] = [[] for _ in range(spec.num_clients)]
+    for label, clients in zip(classes, owners, strict=True):
+        pieces = np.array_split(rng.permutation(np.flatnonzero(labels == label)), len(clients))
+        for client, piece in zip(clients, pieces, strict=True):
+            parts[client].append(piece)
+    return [np.concatenate(part) for part in parts]
+
+
+PARTITIONERS: Table[Partitioner] = Table("partition", {"iid": iid, "dirichlet": dirichlet, "shards": shards})
+
+
+def draw_partition(labels: IntArray, spec: PartitionSpec) -> Partition:
+    """The partition that a spec names, checked: sorted shards, each index once, no client below ``min_size``."""
+    if spec.num_clients * spec.min_size > len(labels):
+        raise PartitionError(
+            f"{spec.num_clients} clients of at least {spec.min_size} images need {spec.num_clients * spec.min_size}; "
+            f"there are {len(labels)}. Lower partition.min_size or partition.num_clients."
+        )
+    drawn = PARTITIONERS[spec.kind](labels, spec, rng=stream(spec.seed, "partition"))
+    checked = tuple(np.sort(np.asarray(shard, dtype=np.int64)) for shard in drawn)
+    _require_a_partition(checked, len(labels), spec)
+    return Partition(checked)
+
+
+def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: PartitionSpec) -> None:
+    if len(drawn) != spec.num_clients:
+        wanted = spec.num_clients
+        raise PartitionError(f'partition "{spec.kind}" made {len(drawn)} clients; partition.num_clients is {wanted}.')
+    indices = np.concatenate(drawn)
+    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
+        raise PartitionError(f'partition "{spec.kind}" gave an image to two clients, or one that does not exist.')
+    sizes = [len(shard) for shard in drawn]
+    if min(sizes) < spec.min_size:
+        raise PartitionError(
+            f'partition "{spec.kind}" left client {int(np.argmin(sizes))} with {min(sizes)} images; '
+            f"partition.min_size is {spec.min_size}. Lower it, or use fewer clients."
+        )
+
+
+def hold_out(partition: Partition, labels: IntArray, fraction: float, *, seed: int) -> tuple[Partition, Partition]:
+    """Split each client's images, class by class, into a part that stays and ``fraction`` (rounded down) held out."""
+    kept, held = [], []
+    for client, shard in enumerate(partition.shards):
+        rng = stream(seed, "validation", client=client)
+        out = [np.empty(0, np.int64)]
+        for label in np.unique(labels[shard]):
+            owned = rng.permutation(shard[labels[shard] == label])
+            out.append(owned[: int(fraction * len(owned))])
+        held.append(np.sort(np.concatenate(out)))
+        kept.append(np.setdiff1d(shard, held[-1]))
+    return Partition(tuple(kept)), Partition(tuple(held))

@@ -1,0 +1,1 @@
+"""Data sets in the layouts in which their authors publish them; `ccvr.data.catalogue` is their table."""

@@ -1,0 +1,51 @@
+"""What a spec says about images and their owners."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ccvr.core.errors import SpecError
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Which images are learned from."""
+
+    name: str = "digits"
+    """digits, cifar10, cifar100, cinic10, mnist, fashion-mnist, folder:PATH, or your own as package.module:name."""
+    root: Path | None = None
+    """Folder that holds the data set; without it $CCVR_DATA, then the user's cache folder."""
+    validation: float = 0.0
+    """Part of each client's images, per class, that enters neither training nor statistics (the paper: 0.15)."""
+    augment: bool | None = None
+    """Shift by up to 4 pixels and mirror the training images; without it what suits the data set."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation < 1:
+            raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
+
+
+@dataclass(frozen=True)
+class PartitionSpec:
+    """Who owns which training image. Its seed is its own: all runs of a comparison share the owners."""
+
+    kind: str = "dirichlet"
+    """iid, dirichlet, shards, or your own as package.module:name."""
+    num_clients: int = 10
+    alpha: float = 0.1
+    """dirichlet: concentration; the smaller, the more the clients differ."""
+    classes_per_client: int = 2
+    """shards: how many classes a client has."""
+    min_size: int = 10
+    """Fewest images that a client may have; dirichlet draws again, up to 1,000 times, until all have them."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value, low in (
+            ("num_clients", self.num_clients, 1),
+            ("classes_per_client", self.classes_per_client, 1),
+            ("min_size", self.min_size, 1),
+        ):
+            if value < low:
+                raise SpecError(f"partition.{name} is {value}; give at least {low}.")
+        if not self.alpha > 0:
+            raise SpecError(f"partition.alpha is {self.alpha}; give a number above 0.")

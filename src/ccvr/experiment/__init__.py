@@ -1,0 +1,1 @@
+"""The only place that joins stages: spec, presets, engine, pipeline, load."""

@@ -1,0 +1,44 @@
+"""What happens in a run, as values that whoever shows progress reads."""
+
+from dataclasses import dataclass
+
+from ccvr.experiment.results import Results
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins, after ``round`` rounds that a checkpoint already has."""
+
+    round: int
+    rounds: int
+    label_counts: list[list[int]]
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """One round is trained, scored (``accuracy`` in percent) and safe."""
+
+    round: int
+    rounds: int
+    accuracy: float | None
+    loss: float
+    samples: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class HeadScored:
+    """One head is fitted, kept and scored."""
+
+    label: str
+    accuracy: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    results: Results
+
+
+Event = Started | RoundDone | HeadScored | Finished

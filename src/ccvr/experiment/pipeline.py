@@ -1,0 +1,78 @@
+"""The straight path: rounds → statistics → heads → results, each step kept in the run folder.
+
+Everything is a function of the spec and the newest checkpoint, so a run that was killed and resumed ends in the same
+bits.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from ccvr.calibration.spec import Calibration
+from ccvr.calibration.table import deployed_label, parse_calibrations
+from ccvr.core.errors import RunError
+from ccvr.core.provenance import provenance
+from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment.calibrate import deploy, fit_all, score_trained
+from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.results import empty_results
+from ccvr.experiment.setup import prepare
+from ccvr.experiment.spec import Spec, read_spec, to_toml
+from ccvr.experiment.train import newest_state, train
+from ccvr.training.algorithms import server_update
+
+
+def create_run(spec: Spec, folder: RunFolder) -> None:
+    """Check what can be checked before the work, then make the folder a run."""
+    parse_calibrations(spec.calibration)
+    server_update(spec.training)
+    folder.write_json(folder.provenance, {**provenance(spec.seed), "resumed": []})
+    write_atomically(folder.spec, to_toml(spec).encode())
+
+
+def note_resume(folder: RunFolder, seed: int) -> None:
+    record = folder.read_json(folder.provenance)
+    record["resumed"].append(provenance(seed))
+    folder.write_json(folder.provenance, record)
+
+
+def execute(folder: RunFolder) -> Iterator[Event]:
+    """Bring a run to its end, from wherever it is."""
+    with folder.locked():
+        spec = read_spec(folder.spec)
+        if folder.results.is_file():
+            yield Finished(folder.read_json(folder.results))
+            return
+        torch.set_num_threads(spec.threads)
+        setup = prepare(spec)
+        write_atomically(folder.partition, setup.partition_bytes())
+        model = setup.fresh_model()
+        engine, results = setup.engine(), empty_results(setup.dataset.class_names)
+        calibrations = parse_calibrations(spec.calibration)
+        yield from train(setup, engine, model, folder)
+        yield score_trained(results, setup, engine, model, folder)
+        yield from fit_all(results, calibrations, setup, engine, model, folder)
+        deploy(results, deployed_label(spec.calibration, calibrations), setup, model, folder)
+        yield Finished(results)
+
+
+def calibrate_again(
+    folder: RunFolder, calibrations: Sequence[Calibration], *, overwrite: bool = False, chosen: str | None = None
+) -> Iterator[Event]:
+    """Add calibrations to a finished run; ``chosen`` is deployed instead of what was."""
+    with folder.locked():
+        spec, results = read_spec(folder.spec), folder.read_json(folder.results)
+        taken = [calibration.label for calibration in calibrations if calibration.label in results["accuracy"]]
+        if taken and not overwrite:
+            raise RunError(
+                f'{folder.path} has a calibration "{taken[0]}" already. Use --overwrite, or another --label.'
+            )
+        torch.set_num_threads(spec.threads)
+        setup = prepare(spec)
+        state = newest_state(folder)
+        if state is None:
+            raise RunError(f"{folder.path} has no checkpoint left to calibrate. Train it again with `ccvr run`.")
+        model = state.load_into(setup.fresh_model())
+        yield from fit_all(results, calibrations, setup, setup.engine(), model, folder)
+        deploy(results, chosen or results["deployed"], setup, model, folder)
+        yield Finished(results)

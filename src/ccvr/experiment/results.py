@@ -1,0 +1,63 @@
+"""What a run found, as results.json says it: percent, on the test set."""
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.data.images import IntArray
+from ccvr.models.scoring import ClassCounts
+
+Results = dict[str, Any]
+
+
+def empty_results(class_names: tuple[str, ...]) -> Results:
+    return {
+        "accuracy": {},
+        "per_class_recall": {},
+        "client_accuracy": {},
+        "calibrations": {},
+        "deployed": UNCALIBRATED,
+        "class_names": list(class_names),
+    }
+
+
+def add_score(results: Results, label: str, counts: ClassCounts, label_counts: IntArray) -> None:
+    """Enter the scores of one head."""
+    results["accuracy"][label] = _rounded(counts.accuracy)
+    results["per_class_recall"][label] = [None if recall is None else _rounded(recall) for recall in counts.recall]
+    results["client_accuracy"][label] = client_accuracy(counts, label_counts)
+
+
+def add_calibration(results: Results, calibration: Calibration, *, seed: int, num_bytes: int, seconds: float) -> None:
+    """Enter how a head was made; ``num_bytes`` is what all clients together send for it."""
+    options = asdict(calibration.options)
+    results["calibrations"][calibration.label] = {
+        "method": calibration.method,
+        **options,
+        "seed": seed,
+        "bytes": num_bytes,
+        "seconds": round(seconds, 3),
+    }
+
+
+def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> dict[str, float]:
+    """Accuracy under each client's own label mix, Σ_c p_kc recall_c: mean, worst, 10th percentile over clients.
+
+    Classes without test samples are left out of the mix.
+    """
+    total = counts.total.numpy()
+    recall = counts.correct.numpy() / np.maximum(total, 1)
+    weights = label_counts * (total > 0)
+    mixes = weights[weights.sum(1) > 0]
+    per_client = 100 * (mixes @ recall) / mixes.sum(1)
+    return {
+        "mean": _rounded(per_client.mean()),
+        "worst": _rounded(per_client.min()),
+        "p10": _rounded(np.percentile(per_client, 10)),
+    }
+
+
+def _rounded(percent: float) -> float:
+    return round(float(percent), 4)

@@ -1,0 +1,73 @@
+"""From a spec to what a run works on: images, owners, a fresh model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from safetensors.numpy import save
+
+from ccvr.core.errors import SpecError
+from ccvr.data.catalogue import load
+from ccvr.data.images import Dataset, IntArray, channel_moments
+from ccvr.data.partition import Partition, draw_partition, hold_out
+from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.spec import Spec
+from ccvr.models.build import build_model
+from ccvr.models.split import SplitModel
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The images of a run and who owns them; ``kept`` trains, ``held_out`` validates."""
+
+    spec: Spec
+    dataset: Dataset
+    kept: Partition
+    held_out: Partition
+
+    @property
+    def label_counts(self) -> IntArray:
+        """Training images of each client and class, [K, C]."""
+        return self.kept.label_counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
+
+    def engine(self) -> LocalEngine:
+        return LocalEngine(self.spec, self.dataset, self.kept, self.held_out)
+
+    def fresh_model(self) -> SplitModel:
+        mean, std = channel_moments(self.dataset.train.images)
+        model = build_model(
+            self.spec.model,
+            self.dataset.shape,
+            self.dataset.num_classes,
+            mean=mean,
+            std=std,
+            head_kind="normed" if self.spec.training.clsnorm else "linear",
+            seed=self.spec.seed,
+        )
+        model.class_names = self.dataset.class_names
+        return model.to(self.spec.device)
+
+    def partition_bytes(self) -> bytes:
+        """Owner [N]: the client of each training image (−1 for none); held_out [N]; label_counts [K, C]."""
+        owner = np.full(len(self.dataset.train), -1, dtype=np.int32)
+        held_out = np.zeros(len(self.dataset.train), dtype=np.bool_)
+        for client, (kept, held) in enumerate(zip(self.kept.shards, self.held_out.shards, strict=True)):
+            owner[kept] = owner[held] = client
+            held_out[held] = True
+        return save({"owner": owner, "held_out": held_out, "label_counts": self.label_counts})
+
+
+def prepare(spec: Spec) -> Setup:
+    """Load the images and draw who owns them."""
+    _require_device(spec.device)
+    dataset = load(spec.data.name, spec.data.root)
+    labels = dataset.train.labels.numpy()
+    kept, held_out = hold_out(
+        draw_partition(labels, spec.partition), labels, spec.data.validation, seed=spec.partition.seed
+    )
+    return Setup(spec, dataset, kept, held_out)
+
+
+def _require_device(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise SpecError('device is "cuda", but torch finds no CUDA device. Use --device cpu.')

@@ -1,0 +1,72 @@
+"""The spec of a run: frozen dataclasses ↔ TOML ↔ command line."""
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tomli_w
+
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.core.errors import SpecError
+from ccvr.core.fields import build, plain
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.models.build import ModelSpec
+from ccvr.training.spec import TrainingSpec
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """How often the state of the rounds is saved."""
+
+    every: int = 1
+    """Save after every so many rounds, and after the last."""
+    keep: int = 2
+    """How many of the newest checkpoints stay; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise SpecError(f"checkpoint.every is {self.every}; give at least 1.")
+        if self.keep < 0:
+            raise SpecError(f"checkpoint.keep is {self.keep}; give 0 for all, or how many.")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything that decides what a run computes."""
+
+    name: str = "digits-a0.1-fedavg"
+    """What the run is called; the default run folder is named after it."""
+    seed: int = 0
+    """Seed of initialisation, training and calibration; who owns what has partition.seed."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: int = 2
+    """Threads of torch; part of the spec because another number may round differently."""
+    data: DataSpec = field(default_factory=DataSpec)
+    partition: PartitionSpec = field(default_factory=PartitionSpec)
+    model: ModelSpec = field(default_factory=ModelSpec)
+    training: TrainingSpec = field(default_factory=TrainingSpec)
+    calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise SpecError(f"threads is {self.threads}; give at least 1.")
+
+
+def to_toml(spec: Spec) -> str:
+    return tomli_w.dumps(plain(spec))
+
+
+def from_toml(text: str, where: str = "spec") -> Spec:
+    try:
+        return build(Spec, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{where} is not valid TOML: {error}.") from error
+
+
+def read_spec(path: Path) -> Spec:
+    try:
+        return from_toml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} cannot be read ({error}). Give a TOML file, or a preset by name.") from error

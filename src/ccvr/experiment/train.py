@@ -1,0 +1,86 @@
+"""The rounds of a run: train, score, record, checkpoint."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ccvr.core.run import RunFolder, write_atomically
+from ccvr.data.batches import in_order
+from ccvr.experiment.engine import Engine
+from ccvr.experiment.events import RoundDone, Started
+from ccvr.experiment.setup import Setup
+from ccvr.experiment.spec import Spec
+from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.split import SplitModel
+from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
+from ccvr.training.memories import Memories
+from ccvr.training.rounds import RoundState, first_state
+
+
+def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> Iterator[Started | RoundDone]:
+    """Run the rounds that no checkpoint has, and leave the last state in ``model``."""
+    spec, memories = setup.spec, Memories(folder.memories)
+    state = reached = newest_state(folder) or first_state(model, spec.training)
+    folder.forget_rounds_after(reached.round)
+    yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
+    started = time.perf_counter()
+    for state in engine.rounds(model, memories=memories, resume=reached):
+        last = state.round == spec.training.rounds
+        state.load_into(model)
+        counts = test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
+        seconds, started = time.perf_counter() - started, time.perf_counter()
+        folder.append_round(_round_record(state, counts, seconds))
+        if last or state.round % spec.checkpoint.every == 0:
+            _checkpoint(state, folder, memories, spec.checkpoint.keep)
+        yield _round_done(state, counts, seconds, spec)
+    state.load_into(model)
+
+
+def test(model: SplitModel, setup: Setup) -> ClassCounts:
+    """The counts of a model on the test set."""
+    return score(model, in_order(setup.dataset.test), setup.dataset.num_classes)
+
+
+def newest_state(folder: RunFolder) -> RoundState | None:
+    checkpoints = folder.checkpoints()
+    return read_checkpoint(checkpoints[-1]) if checkpoints else None
+
+
+def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, keep: int) -> None:
+    """Write a checkpoint, drop those beyond ``keep``, then the memories that none names."""
+    write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state))
+    checkpoints = folder.checkpoints()
+    for path in checkpoints[: len(checkpoints) - keep] if keep else []:
+        path.unlink()
+    if state.memories:
+        named = [pair for path in folder.checkpoints() for pair in read_checkpoint(path).memories.items()]
+        memories.sweep(named)
+
+
+def _round_done(state: RoundState, counts: ClassCounts | None, seconds: float, spec: Spec) -> RoundDone:
+    examples = sum(report.num_examples for report in state.clients)
+    loss = sum(report.num_examples * report.metrics.loss for report in state.clients) / examples
+    accuracy = None if counts is None else counts.accuracy
+    samples = examples * spec.training.local_epochs
+    return RoundDone(state.round, spec.training.rounds, accuracy, loss, samples, seconds)
+
+
+def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float) -> dict[str, Any]:
+    """One line of rounds.jsonl."""
+    clients = [
+        {
+            "client": report.client,
+            "examples": report.num_examples,
+            "steps": report.num_steps,
+            **dataclasses.asdict(report.metrics),
+        }
+        for report in state.clients
+    ]
+    return {
+        "round": state.round,
+        "accuracy": None if counts is None else counts.accuracy,
+        "loss": None if counts is None else counts.mean_loss,
+        "seconds": seconds,
+        "clients": clients,
+    }

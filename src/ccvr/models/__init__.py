@@ -1,0 +1,1 @@
+"""Image → feature → score: backbones, heads with their feature transform, the split model, scoring."""

@@ -1,0 +1,88 @@
+"""Find the head of any model: the nn.Linear whose output is the model's output."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ccvr.core.errors import ModelError
+
+REMEDY = 'Name the head with model.head = "path".'
+
+
+class Call(NamedTuple):
+    """One use of a linear layer, with the output's version: an in-place change afterwards raises it."""
+
+    entered: Tensor
+    left: Tensor
+    version: int
+
+
+Calls = dict[str, list[Call]]
+
+
+def find_head(model: nn.Module, example: Tensor, path: str = "") -> str:
+    """The path of the head in ``model``, found by a forward pass of ``example``; ``path`` names it instead.
+
+    The pass runs in eval mode without gradients; the model is left as it was.
+    """
+    calls, output = _record_linears(model, example)
+    if path:
+        _require_linear(model, path)
+        found = path
+    else:
+        found = _whose_output(calls, output)
+    if len(calls[found]) != 1:
+        uses = len(calls[found])
+        raise ModelError(f'the head "{found}" is used {uses} times in one pass; it must be used once. {REMEDY}')
+    shape = list(calls[found][0].entered.shape)
+    if len(shape) != 2:
+        raise ModelError(f'the input of the head "{found}" has shape {shape}; it must be [B, d]. {REMEDY}')
+    return found
+
+
+def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
+    calls: Calls = defaultdict(list)
+
+    def remember(name: str) -> Callable[..., None]:
+        return lambda module, inputs, output: calls[name].append(Call(inputs[0], output, output._version))
+
+    modes = {module: module.training for module in model.modules()}
+    hooks = [
+        module.register_forward_hook(remember(name))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            output = model.eval()(example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return calls, output
+
+
+def _whose_output(calls: Calls, output: object) -> str:
+    outputs = output if isinstance(output, tuple | list) else [output]
+    heads = [name for name, seen in calls.items() if any(_is_output(call, outputs) for call in seen)]
+    if not heads:
+        layers = ", ".join(calls) or "there are none"
+        raise ModelError(f"no nn.Linear's output is the model's output (linear layers: {layers}). {REMEDY}")
+    if len(heads) > 1 or not isinstance(output, Tensor):
+        raise ModelError(f"the model returns several things, with the heads {', '.join(heads)} among them. {REMEDY}")
+    return heads[0]
+
+
+def _is_output(call: Call, outputs: Iterable[object]) -> bool:
+    return any(call.left is output for output in outputs) and call.left._version == call.version
+
+
+def _require_linear(model: nn.Module, path: str) -> None:
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if path not in layers:
+        known = ", ".join(layers) or "none"
+        raise ModelError(f'model.head is "{path}", which is no nn.Linear of this model. Its linear layers: {known}.')

@@ -1,0 +1,69 @@
+"""Heads: feature → score per class. The feature transform lives here, so no stage can disagree about it."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ccvr.core.tables import Table
+from ccvr.models.transform import FeatureTransform
+
+
+class Head(nn.Module, ABC):
+    """Scores [B, C] of features z [B, d]: score(transform(z)), with one weight row [d] a class."""
+
+    kind: str
+    weight: nn.Parameter
+
+    def __init__(self, transform: FeatureTransform | None = None) -> None:
+        super().__init__()
+        self.transform = transform or FeatureTransform()
+
+    @abstractmethod
+    def score(self, t: Tensor) -> Tensor:
+        """Scores of features that are transformed already."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.score(self.transform(z))
+
+
+class LinearHead(Head):
+    """w_cᵀ t + b_c."""
+
+    kind = "linear"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, transform: FeatureTransform | None = None) -> None:
+        super().__init__(transform)
+        self.weight = nn.Parameter(weight.detach().clone())
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    def score(self, t: Tensor) -> Tensor:
+        return functional.linear(t, self.weight, self.bias)
+
+
+class NormedHead(Head):
+    """w_cᵀ t / ‖w_c‖, at training and at inference, without a bias (clsnorm; Luo et al. 2021, 3.3)."""
+
+    kind = "normed"
+
+    def __init__(self, weight: Tensor, bias: Tensor | None = None, transform: FeatureTransform | None = None) -> None:
+        super().__init__(transform)
+        self.weight = nn.Parameter(weight.detach().clone())
+
+    def score(self, t: Tensor) -> Tensor:
+        return functional.linear(t, functional.normalize(self.weight, dim=1))
+
+
+HEADS: Table[type[LinearHead] | type[NormedHead]] = Table("head", {"linear": LinearHead, "normed": NormedHead})
+
+
+def copy_head(head: Head, *, transform: FeatureTransform | None = None, start: str = "trained") -> Head:
+    """A new head of the same kind: ``trained`` keeps the weights, ``zero`` forgets them; another transform if given."""
+    weight: Tensor = head.weight
+    bias: Tensor | None = getattr(head, "bias", None)
+    if start == "zero":
+        # A normed row of exact zeros has no direction and no gradient towards one.
+        weight = torch.full_like(weight, 1e-3) if head.kind == "normed" else torch.zeros_like(weight)
+        bias = None if bias is None else torch.zeros_like(bias)
+    return HEADS[head.kind](weight, bias, head.transform if transform is None else transform)

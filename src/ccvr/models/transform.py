@@ -1,0 +1,45 @@
+"""Feature transforms that make features more Gaussian before the head reads them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ccvr.core.errors import SpecError
+from ccvr.core.tables import suggestion
+
+KINDS = ("none", "tukey", "signed-tukey")
+
+
+@dataclass(frozen=True)
+class FeatureTransform:
+    """t(z): ``none`` z · ``tukey`` max(z, 0)^p, ReLU then Tukey's power · ``signed-tukey`` sign(z)|z|^p.
+
+    The text form is ``kind`` or ``kind:power``; the paper uses ``tukey:0.5``.
+    """
+
+    kind: str = "none"
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f'no feature transform "{self.kind}".{suggestion(self.kind, KINDS)}')
+        if not 0 < self.power <= 1:
+            raise SpecError(f"the power of a feature transform is {self.power}; give a number above 0, at most 1.")
+
+    def __call__(self, z: Tensor) -> Tensor:
+        if self.kind == "none":
+            return z
+        if self.kind == "tukey":
+            return z.clamp(min=0) ** self.power
+        return z.sign() * z.abs() ** self.power
+
+    def __str__(self) -> str:
+        return "none" if self.kind == "none" else f"{self.kind}:{self.power:g}"
+
+    @classmethod
+    def parse(cls, text: str) -> "FeatureTransform":
+        kind, _, power = text.partition(":")
+        try:
+            return cls(kind, float(power)) if power else cls(kind)
+        except ValueError as error:
+            raise SpecError(f'feature transform "{text}" has the power "{power}"; give a number: tukey:0.5.') from error

@@ -1,0 +1,1 @@
+"""Global model and one client's images → class moments."""

@@ -1,0 +1,89 @@
+"""Class statistics as bytes: only the classes that are there, scatter centred and packed as a triangle.
+
+Raw sums in float32 would cancel, so what travels is the mean (float64) and the centred scatter W = Σ (z − mu)(z − mu)ᵀ.
+"""
+
+import json
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ccvr.core.errors import StatisticsError
+from ccvr.statistics.moments import ClassStatistics
+
+FORMAT = "ccvr-statistics/1"
+
+
+def scatter(statistics: ClassStatistics) -> Tensor:
+    """W_c = Q_c − s_c s_cᵀ / n_c, [C, d, d] float64; exactly 0 where n_c ≤ 1."""
+    divisor = statistics.count.clamp(min=1).to(torch.float64).view(-1, 1, 1)
+    centred = statistics.outer - statistics.total.unsqueeze(2) * statistics.total.unsqueeze(1) / divisor
+    return torch.where((statistics.count > 1).view(-1, 1, 1), centred, 0.0)
+
+
+def to_bytes(statistics: ClassStatistics, *, dtype: torch.dtype = torch.float32) -> bytes:
+    """What a client sends; ``dtype`` is the scatter's."""
+    classes = statistics.count.nonzero().squeeze(1)
+    present = _of_classes(statistics, classes)
+    d = statistics.num_features
+    rows, columns = torch.triu_indices(d, d)
+    header = {
+        "format": FORMAT,
+        "transform": statistics.transform,
+        "digest": statistics.digest,
+        "num_classes": str(statistics.num_classes),
+        "num_features": str(d),
+    }
+    tensors = {
+        "classes": classes,
+        "count": present.count,
+        "mean": present.total / present.count.unsqueeze(1),
+        "scatter": scatter(present)[:, rows, columns].to(dtype),
+    }
+    return save(tensors, header)
+
+
+def from_bytes(blob: bytes) -> ClassStatistics:
+    """The statistics in a blob of ``to_bytes``."""
+    try:
+        header_size = int.from_bytes(blob[:8], "little")
+        header = json.loads(blob[8 : 8 + header_size])["__metadata__"]
+        tensors = load(blob)
+        if header["format"] != FORMAT:
+            raise StatisticsError(f"statistics of format {header['format']!r}; this version reads {FORMAT!r}.")
+        return _unpack(header, tensors)
+    except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise StatisticsError(f"these bytes are not class statistics ({error}).") from error
+
+
+def _unpack(header: dict[str, str], tensors: dict[str, Tensor]) -> ClassStatistics:
+    num_classes, d = int(header["num_classes"]), int(header["num_features"])
+    whole = ClassStatistics.zeros(num_classes, d, transform=header["transform"], digest=header["digest"])
+    rows, columns = torch.triu_indices(d, d)
+    for label, count, mean, packed in zip(
+        *(tensors[name] for name in ("classes", "count", "mean", "scatter")), strict=True
+    ):
+        whole.count[label] = count
+        whole.total[label] = mean * count
+        outer = whole.outer[label]
+        outer[rows, columns] = packed.to(torch.float64)
+        outer[columns, rows] = packed.to(torch.float64)
+        outer.add_(torch.outer(mean, mean), alpha=int(count))
+    return whole
+
+
+def _of_classes(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:
+    return ClassStatistics(
+        statistics.transform,
+        statistics.digest,
+        statistics.count[classes],
+        statistics.total[classes],
+        statistics.outer[classes],
+    )
+
+
+def class_bytes(num_features: int) -> int:
+    """Bytes that ``to_bytes`` sends per class: label, count and mean in 8-byte numbers, a triangle of 4-byte ones."""
+    return 8 + 8 + 8 * num_features + 4 * num_features * (num_features + 1) // 2

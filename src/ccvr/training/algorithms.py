@@ -1,0 +1,49 @@
+"""The algorithm table: a local objective, a server update, or both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ccvr.core.tables import Table
+from ccvr.training.objectives import Contrastive, ObjectiveFactory, Proximal
+from ccvr.training.server import ServerMomentum, ServerUpdate
+from ccvr.training.spec import TrainingSpec
+
+
+def _nothing(spec: TrainingSpec) -> Sequence[ObjectiveFactory]:
+    return ()
+
+
+def _average(spec: TrainingSpec) -> ServerUpdate:
+    return ServerUpdate()
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How clients train and how the server merges, both made from the spec."""
+
+    objectives: Callable[[TrainingSpec], Sequence[ObjectiveFactory]] = _nothing
+    server: Callable[[TrainingSpec], ServerUpdate] = _average
+
+
+ALGORITHMS: Table[Algorithm] = Table(
+    "algorithm",
+    {
+        "fedavg": Algorithm(),
+        "fedprox": Algorithm(objectives=lambda spec: [partial(Proximal, mu=spec.mu_or(0.001))]),
+        "fedavgm": Algorithm(server=lambda spec: ServerMomentum(spec.server_momentum)),
+        "moon": Algorithm(
+            objectives=lambda spec: [partial(Contrastive, mu=spec.mu_or(1.0), temperature=spec.temperature)]
+        ),
+    },
+)
+
+
+def local_objectives(spec: TrainingSpec) -> list[ObjectiveFactory]:
+    """What a client adds to its cross-entropy: the algorithm's objectives, and clsprox where it is on."""
+    clsprox = [partial(Proximal, mu=spec.clsprox, scope="head.")] if spec.clsprox else []
+    return [*ALGORITHMS[spec.algorithm].objectives(spec), *clsprox]
+
+
+def server_update(spec: TrainingSpec) -> ServerUpdate:
+    return ALGORITHMS[spec.algorithm].server(spec)

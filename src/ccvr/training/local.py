@@ -1,0 +1,150 @@
+"""One client's part of a round: a pure function of the global model, the client's images and its memory."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ccvr.core.errors import TrainingError
+from ccvr.core.seeds import derive_seed, stream
+from ccvr.data.batches import TrainingImages, epoch
+from ccvr.data.images import IntArray
+from ccvr.models.split import SplitModel
+from ccvr.models.state import Tensors, buffers_of, num_bytes, parameters_of
+from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
+from ccvr.training.spec import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client and the images it owns."""
+
+    id: int
+    images: TrainingImages
+    indices: IntArray
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """What the server sends: the model, and what its algorithm sends beside it."""
+
+    parameters: Tensors
+    buffers: Tensors
+    broadcast: Tensors
+
+
+@dataclass(frozen=True)
+class LocalMetrics:
+    """How a client's local training went."""
+
+    loss: float
+    head_row_norms: tuple[float, ...]
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What comes back from a client."""
+
+    client: int
+    parameters: Tensors
+    buffers: Tensors
+    num_examples: int
+    num_steps: int
+    payload: Tensors
+    memory: Tensors
+    metrics: LocalMetrics
+
+
+def train_client(
+    model: SplitModel,
+    received: GlobalState,
+    client: Client,
+    memory: Tensors,
+    factories: Sequence[ObjectiveFactory],
+    spec: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+) -> LocalResult:
+    """Train ``model`` (a scratch model of the right shape) from the received state on one client's images."""
+    started = time.perf_counter()
+    model.load_state_dict(received.parameters | received.buffers)
+    anchor = copy.deepcopy(model).eval().requires_grad_(False)
+    context = LocalContext(model, anchor, memory, received.broadcast, spec.lr)
+    objectives = [factory(context) for factory in factories]
+    with torch.random.fork_rng(devices=[]):
+        # Dropout and the like in a user's model read the global generator: give them this client's stream.
+        torch.manual_seed(derive_seed(seed, "model", client=client.id, round=round))
+        rng = stream(seed, "batches", client=client.id, round=round)
+        num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
+    if not np.isfinite(loss):
+        raise TrainingError(
+            f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
+        )
+    outcomes = [objective.finish(num_steps) for objective in objectives]
+    parameters, buffers = parameters_of(model), buffers_of(model)
+    payload: Tensors = {name: tensor for outcome in outcomes for name, tensor in outcome.payload.items()}
+    return LocalResult(
+        client=client.id,
+        parameters=parameters,
+        buffers=buffers,
+        num_examples=len(client.indices),
+        num_steps=num_steps,
+        payload=payload,
+        memory={name: tensor for outcome in outcomes for name, tensor in outcome.memory.items()},
+        metrics=LocalMetrics(
+            loss=loss,
+            head_row_norms=tuple(model.head.weight.detach().norm(dim=1).tolist()),
+            bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
+            bytes_up=num_bytes(parameters, buffers, payload),
+            seconds=time.perf_counter() - started,
+        ),
+    )
+
+
+def _descend(
+    model: SplitModel,
+    client: Client,
+    objectives: Sequence[LocalObjective],
+    spec: TrainingSpec,
+    *,
+    rng: np.random.Generator,
+) -> tuple[int, float]:
+    """Run the local epochs; the number of steps and the mean loss of the last epoch."""
+    device = model.head.weight.device
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
+    )
+    model.train()
+    losses: list[Tensor] = []
+    num_steps = 0
+    for _ in range(spec.local_epochs):
+        losses.clear()
+        for images, labels in epoch(client.images, client.indices, spec.batch_size, rng=rng):
+            optimiser.zero_grad()
+            loss = _loss(model, images.to(device), labels.to(device), objectives)
+            loss.backward()
+            for objective in objectives:
+                objective.correct_gradients()
+            optimiser.step()
+            losses.append(loss.detach())
+            num_steps += 1
+    return num_steps, torch.stack(losses).double().mean().item()
+
+
+def _loss(model: SplitModel, images: Tensor, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
+    features = model.features(images)
+    scores = model.head(features)
+    step = Step(images, labels, features, scores)
+    loss = functional.cross_entropy(scores, labels)
+    for objective in objectives:
+        loss = loss + objective.loss(step)
+    return loss

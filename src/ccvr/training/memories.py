@@ -1,0 +1,32 @@
+"""What clients remember between rounds: one file per client and round, so that a checkpoint can name it."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from safetensors.torch import load_file, save
+
+from ccvr.core.run import write_atomically
+from ccvr.models.state import Tensors
+
+
+class Memories:
+    """Memories of clients in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def read(self, client: int, round: int) -> Tensors:
+        return load_file(self._path(client, round))
+
+    def write(self, client: int, round: int, memory: Tensors) -> None:
+        write_atomically(self._path(client, round), save(memory))
+
+    def sweep(self, named: Collection[tuple[int, int]]) -> None:
+        """Delete every memory but those of the named (client, round) pairs."""
+        keep = {self._path(client, round) for client, round in named}
+        for path in self.folder.glob("*.safetensors"):
+            if path not in keep:
+                path.unlink(missing_ok=True)
+
+    def _path(self, client: int, round: int) -> Path:
+        return self.folder / f"client-{client}-round-{round}.safetensors"

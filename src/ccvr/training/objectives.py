@@ -1,0 +1,110 @@
+"""Local objectives: what an algorithm adds to a client's cross-entropy."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ccvr.models.split import SplitModel
+from ccvr.models.state import Tensors, buffers_of, parameters_of
+
+
+@dataclass(frozen=True)
+class LocalContext:
+    """What a client has at hand in one round."""
+
+    model: SplitModel
+    """The model that is being trained; at the start equal to the anchor."""
+    anchor: SplitModel
+    """The global model as received: eval mode, no gradients."""
+    memory: Tensors
+    """What this client kept for itself when it last took part; empty at its first time."""
+    broadcast: Tensors
+    """What the server sent beside the model."""
+    lr: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """One batch on its way through the model."""
+
+    images: Tensor
+    labels: Tensor
+    features: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an objective leaves behind: ``payload`` goes to the server, ``memory`` stays with the client."""
+
+    payload: Tensors = field(default_factory=dict)
+    memory: Tensors = field(default_factory=dict)
+
+
+class LocalObjective:
+    """Adds nothing. Lives for one client and one round; override what the algorithm needs."""
+
+    def __init__(self, context: LocalContext) -> None:
+        self.context = context
+
+    def loss(self, step: Step) -> Tensor | float:
+        """Added to the cross-entropy of a batch."""
+        return 0.0
+
+    def correct_gradients(self) -> None:
+        """Called between the backward pass and the optimiser's step; may change ``.grad``."""
+
+    def finish(self, num_steps: int) -> Outcome:
+        """Called after the last step."""
+        return Outcome()
+
+
+ObjectiveFactory = Callable[[LocalContext], LocalObjective]
+
+
+class Proximal(LocalObjective):
+    """mu/2 ‖w − w_global‖² over the parameters whose names start with ``scope``, by its gradient mu (w − w_global).
+
+    All parameters: FedProx (Li et al. 2018). The head's: clsprox (Luo et al. 2021, 3.3).
+    """
+
+    def __init__(self, context: LocalContext, *, mu: float, scope: str = "") -> None:
+        super().__init__(context)
+        self.mu = mu
+        anchors = dict(context.anchor.named_parameters())
+        self.pairs = [(p, anchors[name]) for name, p in context.model.named_parameters() if name.startswith(scope)]
+
+    def correct_gradients(self) -> None:
+        for parameter, anchor in self.pairs:
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - anchor, alpha=self.mu)
+
+
+class Contrastive(LocalObjective):
+    """−mu log(e^{s_g/T} / (e^{s_g/T} + e^{s_p/T})), s = cosine of the feature with the global and the previous model's.
+
+    MOON (Li, He and Song 2021). The feature is the one that enters the head. At a client's first participation the
+    previous model is the received one.
+    """
+
+    def __init__(self, context: LocalContext, *, mu: float, temperature: float) -> None:
+        super().__init__(context)
+        self.mu, self.temperature = mu, temperature
+        self.previous = context.anchor
+        if context.memory:
+            self.previous = copy.deepcopy(context.anchor)
+            self.previous.load_state_dict(context.memory)
+
+    def loss(self, step: Step) -> Tensor:
+        with torch.no_grad():
+            references = [model.features(step.images) for model in (self.context.anchor, self.previous)]
+        cosines = [functional.cosine_similarity(step.features, reference, dim=1) for reference in references]
+        logits = torch.stack(cosines, dim=1) / self.temperature
+        return self.mu * functional.cross_entropy(logits, torch.zeros_like(step.labels))
+
+    def finish(self, num_steps: int) -> Outcome:
+        return Outcome(memory=parameters_of(self.context.model) | buffers_of(self.context.model))

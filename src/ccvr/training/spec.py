@@ -1,0 +1,64 @@
+"""What a spec says about training."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ccvr.core.errors import SpecError
+
+
+@dataclass(frozen=True)
+class TrainingSpec:
+    """Rounds of local SGD and what an algorithm adds to them."""
+
+    algorithm: str = "fedavg"
+    """fedavg, fedprox, fedavgm, moon, or your own as package.module:name."""
+    rounds: int = 8
+    local_epochs: int = 5
+    batch_size: int = 32
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-5
+    client_fraction: float = 1.0
+    """Part of the clients that trains in a round."""
+    mu: float | None = None
+    """Weight of what fedprox and moon add to the loss; without it the algorithm's own default."""
+    temperature: float = 0.5
+    """moon: contrastive temperature."""
+    server_momentum: float = 0.1
+    """fedavgm: momentum of the server."""
+    clsnorm: bool = False
+    """Normalise the head's rows, in training and at inference."""
+    clsprox: float = 0.0
+    """Weight of the proximal term on the head alone; 0 is off."""
+    buffers: Literal["average", "largest"] = "average"
+    """BatchNorm's moments: averaged with the weights, or those of the round's largest client."""
+    evaluate_every: int = 1
+    """Score the global model on the test set every so many rounds, and after the last."""
+
+    def mu_or(self, default: float) -> float:
+        """``mu``, or what an algorithm takes without it."""
+        return default if self.mu is None else self.mu
+
+    def __post_init__(self) -> None:
+        least = {
+            "rounds": (self.rounds, 1),
+            "local_epochs": (self.local_epochs, 1),
+            "batch_size": (self.batch_size, 1),
+            "evaluate_every": (self.evaluate_every, 1),
+            "momentum": (self.momentum, 0),
+            "weight_decay": (self.weight_decay, 0),
+            "server_momentum": (self.server_momentum, 0),
+            "clsprox": (self.clsprox, 0),
+            "mu": (self.mu or 0, 0),
+        }
+        for name, (value, low) in least.items():
+            if not value >= low:
+                raise SpecError(f"training.{name} is {value}; give at least {low}.")
+        for name, value in {"lr": self.lr, "temperature": self.temperature}.items():
+            if not value > 0:
+                raise SpecError(f"training.{name} is {value}; give a number above 0.")
+        for name, value in {"momentum": self.momentum, "server_momentum": self.server_momentum}.items():
+            if value >= 1:
+                raise SpecError(f"training.{name} is {value}; give a number below 1.")
+        if not 0 < self.client_fraction <= 1:
+            raise SpecError(f"training.client_fraction is {self.client_fraction}; give a number above 0, at most 1.")
