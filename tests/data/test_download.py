@@ -33,6 +33,8 @@ class Server:
     etag: str | None = '"one"'
     ranges: bool = True
     cut_after: int | None = None
+    rest: int | None = None  # of how many bytes a range is at most
+    shift: int = 0  # by how much the range sent differs from the one asked for
     asked: list[dict[str, str | None]] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)  # status codes
 
@@ -58,7 +60,9 @@ class Handler(BaseHTTPRequestHandler):
         if start and start >= len(raw):
             self.answer(416, b"", f"bytes */{len(raw)}")
         elif start:
-            self.answer(206, raw[start:], f"bytes {start}-{len(raw) - 1}/{len(raw)}")
+            start += self.behaviour.shift
+            part = raw[start:][: self.behaviour.rest]
+            self.answer(206, part, f"bytes {start}-{start + len(part) - 1}/{len(raw)}")
         else:
             self.answer(200, raw)
 
@@ -196,6 +200,23 @@ def test_a_file_that_changed_meanwhile_is_not_glued_together(name, root, server)
     assert check(name, root).files[0].status == "verified"
 
 
+def test_a_range_shorter_than_the_rest_is_not_the_end(name, root, server):
+    interrupt(name, root, server, 1000)
+    server.rest = 500
+    assert "broke after 1500 of " in refused(name, root, server.address)
+    server.rest = None
+    get(name, root, server)
+    assert check(name, root).files[0].status == "verified"
+
+
+def test_a_range_that_was_not_asked_for_is_not_taken(name, root, server):
+    interrupt(name, root, server, 1000)
+    server.shift = -7
+    get(name, root, server)
+    assert server.sent == [200, 206, 200]
+    assert check(name, root).files[0].status == "verified"
+
+
 @pytest.mark.parametrize("etag", [None, 'W/"weak"'])
 def test_without_a_version_to_ask_for_all_is_sent_again(name, root, server, etag):
     server.etag = etag
@@ -268,9 +289,11 @@ def test_damaged_unpacked_files_in_the_way_are_an_error(name, root, server, smal
     assert server.asked == []
 
 
-def test_damaged_files_that_are_not_in_the_way_are_left_alone(name, root, server, small10):
-    folder = small10.write_binary(root / "cifar-10-batches-bin")
-    (folder / "test_batch.bin").unlink()
+@pytest.mark.parametrize("place", ["cifar-10-batches-bin", "cifar10/cifar-10-batches-py"])
+def test_damaged_files_that_are_not_in_the_way_are_left_alone(name, root, server, small10, place):
+    folder = root / place
+    small10.write_python(folder) if place.endswith("py") else small10.write_binary(folder)
+    next(folder.glob("test_batch*")).unlink()
     get(name, root, server)
     assert len(load(name, root).train) == 20
     assert folder.exists()

@@ -73,6 +73,25 @@ def load(name: str, root: Path | None = None) -> Dataset:
     return dataset
 
 
+@dataclass(frozen=True)
+class Extent:
+    """How large a data set is."""
+
+    train: int
+    test: int
+    shape: tuple[int, int, int]
+    num_classes: int
+
+
+def extent(name: str, root: Path | None = None) -> Extent:
+    """How large a data set is; of ours it is known without the files."""
+    row = resolve(name)
+    if isinstance(row, Embedded | Stored):
+        return Extent(*row.sizes, row.shape, row.num_classes)
+    dataset = load(name, root)
+    return Extent(len(dataset.train), len(dataset.test), dataset.shape, dataset.num_classes)
+
+
 def check(name: str, root: Path | None = None) -> DatasetCheck:
     """Read the whole data set and verify the checksums of its archives; an error if anything is wrong."""
     row = resolve(name)

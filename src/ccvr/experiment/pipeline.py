@@ -5,6 +5,7 @@ bits.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -15,37 +16,44 @@ from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.events import Event, Finished
-from ccvr.experiment.results import empty_results
-from ccvr.experiment.setup import prepare
+from ccvr.experiment.results import Results, empty_results
+from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.train import newest_state, train
-from ccvr.training.algorithms import server_update
+from ccvr.training.algorithms import local_objectives, server_update
 
 
-def create_run(spec: Spec, folder: RunFolder) -> None:
-    """Check what can be checked before the work, then make the folder a run."""
+def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]:
+    """A new run at ``path``. Whatever can be wrong with the spec is found before the folder is made."""
+    torch.set_num_threads(spec.threads)
     parse_calibrations(spec.calibration)
     server_update(spec.training)
+    local_objectives(spec.training)
+    setup = prepare(spec)
+    setup.fresh_model()
+    folder = RunFolder.create(path, overwrite=overwrite)
     folder.write_json(folder.provenance, {**provenance(spec.seed), "resumed": []})
+    write_atomically(folder.partition, setup.partition_bytes())
     write_atomically(folder.spec, to_toml(spec).encode())
+    yield from _execute(setup, folder)
 
 
-def note_resume(folder: RunFolder, seed: int) -> None:
-    record = folder.read_json(folder.provenance)
-    record["resumed"].append(provenance(seed))
-    folder.write_json(folder.provenance, record)
-
-
-def execute(folder: RunFolder) -> Iterator[Event]:
+def resume(folder: RunFolder) -> Iterator[Event]:
     """Bring a run to its end, from wherever it is."""
+    if folder.results.is_file():
+        yield Finished(folder.read_json(folder.results))
+        return
+    spec = read_spec(folder.spec)
+    torch.set_num_threads(spec.threads)
+    setup = prepare(spec)
+    record = folder.read_json(folder.provenance)
+    folder.write_json(folder.provenance, {**record, "resumed": [*record["resumed"], provenance(spec.seed)]})
+    yield from _execute(setup, folder)
+
+
+def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
+    spec = setup.spec
     with folder.locked():
-        spec = read_spec(folder.spec)
-        if folder.results.is_file():
-            yield Finished(folder.read_json(folder.results))
-            return
-        torch.set_num_threads(spec.threads)
-        setup = prepare(spec)
-        write_atomically(folder.partition, setup.partition_bytes())
         model = setup.fresh_model()
         engine, results = setup.engine(), empty_results(setup.dataset.class_names)
         calibrations = parse_calibrations(spec.calibration)
@@ -64,9 +72,7 @@ def calibrate_again(
         spec, results = read_spec(folder.spec), folder.read_json(folder.results)
         taken = [calibration.label for calibration in calibrations if calibration.label in results["accuracy"]]
         if taken and not overwrite:
-            raise RunError(
-                f'{folder.path} has a calibration "{taken[0]}" already. Use --overwrite, or another --label.'
-            )
+            raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
         state = newest_state(folder)
@@ -76,3 +82,9 @@ def calibrate_again(
         yield from fit_all(results, calibrations, setup, setup.engine(), model, folder)
         deploy(results, chosen or results["deployed"], setup, model, folder)
         yield Finished(results)
+
+
+def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:
+    """Train and calibrate in one call; the run folder is ``out``, and what results.json says comes back."""
+    events = list(start(spec, Path(out), overwrite=overwrite))
+    return next(event.results for event in events if isinstance(event, Finished))

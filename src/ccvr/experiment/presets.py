@@ -49,14 +49,11 @@ def _paper_specs() -> Iterator[Spec]:
         if column.clsprox_mu is not None:
             plain = _paper_spec(column, "fedavg")
             for clsnorm, clsprox in ((True, 0.0), (False, column.clsprox_mu), (True, column.clsprox_mu)):
-                name = plain.name + ("-clsnorm" if clsnorm else "") + ("-clsprox" if clsprox else "")
-                training = replace(plain.training, clsnorm=clsnorm, clsprox=clsprox)
-                yield replace(plain, name=name, training=training)
+                yield replace(plain, training=replace(plain.training, clsnorm=clsnorm, clsprox=clsprox))
 
 
 def _paper_spec(column: Column, algorithm: str) -> Spec:
     return Spec(
-        name=f"{column.data}-a{column.alpha:g}-{algorithm}",
         data=DataSpec(name=column.data),
         partition=PartitionSpec(kind="dirichlet", num_clients=10, alpha=column.alpha),
         model=ModelSpec(name=column.model),

@@ -1,5 +1,6 @@
 """The spec of a run: frozen dataclasses ↔ TOML ↔ command line."""
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,8 +36,6 @@ class CheckpointSpec:
 class Spec:
     """Everything that decides what a run computes."""
 
-    name: str = "digits-a0.1-fedavg"
-    """What the run is called; the default run folder is named after it."""
     seed: int = 0
     """Seed of initialisation, training and calibration; who owns what has partition.seed."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -52,6 +51,16 @@ class Spec:
     def __post_init__(self) -> None:
         if self.threads < 1:
             raise SpecError(f"threads is {self.threads}; give at least 1.")
+
+    @property
+    def name(self) -> str:
+        """What sets this spec apart in a comparison: data, owners, algorithm, regularisers."""
+        part, train = self.partition, self.training
+        owners = {"dirichlet": f"a{part.alpha:g}", "shards": f"shards{part.classes_per_client}"}.get(
+            part.kind, part.kind
+        )
+        switches = ["clsnorm"] * train.clsnorm + ["clsprox"] * bool(train.clsprox)
+        return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
 
 
 def to_toml(spec: Spec) -> str:

@@ -30,11 +30,13 @@ FASHION_MD5 = {
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
 ROWS: tuple[Embedded | Stored, ...] = (
-    Embedded("digits", "8 x 8 handwritten digits, embedded", (1442, 355), "scikit-learn", read_digits),
+    Embedded("digits", "8 x 8 handwritten digits, embedded", (1442, 355), (1, 8, 8), 10, "scikit-learn", read_digits),
     Stored(
         "cifar10",
         "32 x 32 photographs, 10 classes",
         CIFAR10.census.sizes,
+        (3, 32, 32),
+        10,
         forms=(
             binary_form(CIFAR10, "cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
             python_form(CIFAR10, "cifar-10-batches-py", "cifar-10-python.tar.gz"),
@@ -49,6 +51,8 @@ ROWS: tuple[Embedded | Stored, ...] = (
         "cifar100",
         "32 x 32 photographs, 100 classes",
         CIFAR100.census.sizes,
+        (3, 32, 32),
+        100,
         forms=(
             binary_form(CIFAR100, "cifar-100-binary", "cifar-100-binary.tar.gz"),
             python_form(CIFAR100, "cifar-100-python", "cifar-100-python.tar.gz"),
@@ -63,6 +67,8 @@ ROWS: tuple[Embedded | Stored, ...] = (
         "cinic10",
         "32 x 32 photographs, CIFAR-10's classes from ImageNet too",
         CINIC10.census.sizes,
+        (3, 32, 32),
+        10,
         forms=(cinic_form(CINIC10),),
         urls=(f"{CINIC_HOST}/CINIC-10.tar.gz",),
     ),
@@ -70,6 +76,8 @@ ROWS: tuple[Embedded | Stored, ...] = (
         "mnist",
         "28 x 28 handwritten digits",
         MNIST.census.sizes,
+        (1, 28, 28),
+        10,
         forms=(idx_form(MNIST, "MNIST/raw"),),
         urls=tuple(f"{MNIST_HOST}/{file}" for file in MNIST_MD5),
         md5=MNIST_MD5,
@@ -78,6 +86,8 @@ ROWS: tuple[Embedded | Stored, ...] = (
         "fashion-mnist",
         "28 x 28 pictures of clothes, 10 kinds",
         FASHION.census.sizes,
+        (1, 28, 28),
+        10,
         forms=(idx_form(FASHION, "FashionMNIST/raw"),),
         urls=tuple(f"{FASHION_HOST}/{file}" for file in FASHION_MD5),
         md5=FASHION_MD5,

@@ -65,6 +65,8 @@ class Embedded:
     name: str
     description: str
     sizes: tuple[int, int]
+    shape: tuple[int, int, int]
+    num_classes: int
     package: str
     read: Callable[[], Dataset]
 
@@ -79,6 +81,8 @@ class Stored:
     name: str
     description: str
     sizes: tuple[int, int]
+    shape: tuple[int, int, int]
+    num_classes: int
     forms: tuple[Form, ...]
     urls: tuple[str, ...] = ()
     md5: Mapping[str, str] = field(default_factory=dict)

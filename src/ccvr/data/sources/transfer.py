@@ -25,7 +25,7 @@ def transfer(unfinished: Unfinished) -> Iterator[tuple[int, int | None]]:
             return
         if response.status != http.client.PARTIAL_CONTENT:
             unfinished.begin(response.headers)
-        total = _total(response, unfinished.size)
+        total = _total(response)
         _check_space(unfinished, total)
         yield from _receive(response, unfinished, total)
     if total is not None and unfinished.size < total:
@@ -42,7 +42,6 @@ def _answer(unfinished: Unfinished) -> Any:
     }
     if response.status in expected and not re.fullmatch(expected[response.status], span):
         response.close()
-        unfinished.discard()
         return _open(unfinished, {})
     return response
 
@@ -65,9 +64,11 @@ def _by_hand(unfinished: Unfinished) -> str:
     return f"Get {unfinished.target.name} in another way and put it into {unfinished.target.parent}."
 
 
-def _total(response: Any, start: int) -> int | None:
+def _total(response: Any) -> int | None:
+    if response.status == http.client.PARTIAL_CONTENT:  # which may be less than all of the rest
+        return int(response.headers["Content-Range"].rsplit("/", 1)[1])
     length = str(response.headers.get("Content-Length", ""))
-    return start + int(length) if length.isdecimal() else None
+    return int(length) if length.isdecimal() else None
 
 
 def _check_space(unfinished: Unfinished, total: int | None) -> None:

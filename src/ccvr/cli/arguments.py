@@ -1,0 +1,41 @@
+"""Command lines from dataclasses, with one-line errors."""
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from typing import TypeVar, cast
+
+import tyro
+
+from ccvr.core.errors import CcvrError
+
+Arguments = TypeVar("Arguments")
+
+
+class UsageError(CcvrError):
+    """A command line that does not parse."""
+
+
+def parse(
+    kind: type[Arguments], argv: Sequence[str], *, prog: str, default: Arguments | None = None, about: str | None = None
+) -> Arguments:
+    """The arguments of a subcommand. tyro draws a box around a mistake; here it becomes one line."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            switches = (tyro.conf.FlagCreatePairsOff,)
+            found = tyro.cli(kind, args=argv, prog=prog, default=default, description=about, config=switches)
+            return cast(Arguments, found)
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(f"{_in_one_line(box.getvalue())} See `{prog} --help`.") from None
+
+
+def _in_one_line(box: str) -> str:
+    """What is wrong, and the nearest option where tyro names one: the parts of its box are divided by rules."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()[1:]]
+    fact, *details = re.split(r"─{5,}", " ".join(lines))
+    meant = next((re.search(r"Perhaps you meant:\s+(--[\w.-]+)", part) for part in details), None)
+    return " ".join(fact.split()).rstrip(".") + "." + (f" Did you mean {meant[1]}?" if meant else "")

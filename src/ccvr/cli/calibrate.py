@@ -1,0 +1,70 @@
+"""ccvr calibrate RUN --method ccvr --num-virtual 50 100 500 --repeats 3"""
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from tyro.conf import Positional
+
+from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions, parse_calibration
+from ccvr.cli.arguments import UsageError, parse
+from ccvr.cli.follow import follow
+from ccvr.core.run import RunFolder
+from ccvr.experiment.pipeline import calibrate_again
+from ccvr.experiment.spec import read_spec
+from ccvr.report.tables import repeats_table
+
+
+@dataclass(frozen=True)
+class CalibrateArguments:
+    """Try more calibrations on a finished run. Heads and figures are added to the run under new labels."""
+
+    run: Positional[Path]
+    """The run folder."""
+    method: tuple[str, ...] = ("ccvr",)
+    """Methods, each with its own options behind commas: ccvr "ccvr,transform=tukey:0.5,epochs=30,label=tukey"."""
+    num_virtual: tuple[int, ...] = ()
+    """Numbers of virtual features per class to try; each becomes a calibration labelled METHOD-mNUMBER."""
+    repeats: int = 1
+    """Repeat each with another seed; labels get -r1, -r2, … and the mean is shown."""
+    deploy: str | None = None
+    """Save the calibration of this label as the run's model."""
+    overwrite: bool = False
+    """Replace calibrations of the same label."""
+    quiet: bool = False
+    """Print errors only."""
+
+
+def command(argv: list[str]) -> None:
+    arguments = parse(CalibrateArguments, argv, prog="ccvr calibrate")
+    if arguments.repeats < 1:
+        raise UsageError(f"--repeats is {arguments.repeats}; give at least 1.")
+    folder = RunFolder.open(arguments.run)
+    spec = read_spec(folder.spec)
+    groups = _variants(arguments, spec.calibration, spec.seed)
+    calibrations = [calibration for group in groups.values() for calibration in group]
+    events = calibrate_again(folder, calibrations, overwrite=arguments.overwrite, chosen=arguments.deploy)
+    follow(events, arguments.run, quiet=arguments.quiet)
+    if arguments.repeats > 1 and not arguments.quiet:
+        accuracy = folder.read_json(folder.results)["accuracy"]
+        rows = [
+            (name, [accuracy[calibration.label] for calibration in group], accuracy[UNCALIBRATED])
+            for name, group in groups.items()
+        ]
+        Console().print(repeats_table(rows))
+
+
+def _variants(arguments: CalibrateArguments, base: CalibrationOptions, seed: int) -> dict[str, list[Calibration]]:
+    """Every method × number of virtual features, each with its repeats."""
+    groups: dict[str, list[Calibration]] = defaultdict(list)
+    for text in arguments.method:
+        method = parse_calibration(text, base)
+        for number in arguments.num_virtual or (None,):
+            label = method.label if number is None else f"{method.label}-m{number}"
+            options = method.options if number is None else replace(method.options, num_virtual=number)
+            for repeat in range(arguments.repeats):
+                first = seed if options.seed is None else options.seed
+                tail = f"-r{repeat + 1}" if arguments.repeats > 1 else ""
+                groups[label].append(Calibration(method.method, label + tail, replace(options, seed=first + repeat)))
+    return groups

@@ -1,0 +1,44 @@
+"""ccvr evaluate RUN"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from ccvr.cli.arguments import parse
+from ccvr.core.run import RunFolder
+from ccvr.data.batches import in_order
+from ccvr.data.catalogue import load as load_data
+from ccvr.experiment.load import load
+from ccvr.experiment.spec import read_spec
+from ccvr.models.scoring import score
+from ccvr.report.tables import recall_table
+
+
+@dataclass(frozen=True)
+class EvaluateArguments:
+    """Load the model of a run and score it on the test set."""
+
+    run: Positional[Path]
+    """The run folder."""
+    head: str | None = None
+    """Label of another calibration of the run; without it the deployed one."""
+    root: Annotated[Path | None, arg(name="data.root")] = None
+    """Folder that holds the data set, if it is not where the run found it."""
+    quiet: bool = False
+    """Print the accuracy alone."""
+
+
+def command(argv: list[str]) -> None:
+    arguments = parse(EvaluateArguments, argv, prog="ccvr evaluate")
+    model = load(arguments.run, head=arguments.head)
+    spec = read_spec(RunFolder.open(arguments.run).spec)
+    dataset = load_data(spec.data.name, arguments.root or spec.data.root)
+    counts = score(model, in_order(dataset.test), dataset.num_classes)
+    if arguments.quiet:
+        print(f"{counts.accuracy:.4f}")
+        return
+    Console().print(recall_table(counts.recall, dataset.class_names))
+    print(f"accuracy {counts.accuracy:.2f} %, loss {counts.mean_loss:.4f}, {int(counts.total.sum()):,} test images")

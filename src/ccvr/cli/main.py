@@ -1,0 +1,61 @@
+"""Entry point: finds the subcommand, turns mistakes into one line."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from ccvr import __version__
+from ccvr.core.errors import CcvrError
+from ccvr.core.tables import Table
+
+COMMANDS = Table(
+    "command",
+    {
+        "run": "train a federated model, calibrate it, keep everything in a run folder",
+        "resume": "go on with a run that was stopped",
+        "calibrate": "try more calibrations on a finished run",
+        "evaluate": "score a run's model on the test set",
+        "show": "runs side by side: accuracy before and after, gain, worst class",
+        "data": "list, get and check data sets",
+    },
+)
+
+HELP = "\n".join(
+    [
+        "usage: ccvr COMMAND [OPTIONS]",
+        "",
+        "Give back the accuracy that non-IID data takes from a federated classifier (CCVR).",
+        "",
+        *(f"  ccvr {name:10s} {what}" for name, what in COMMANDS.items()),
+        "",
+        "`ccvr run` alone is the demo on embedded data. `ccvr COMMAND --help` tells more.",
+    ]
+)
+
+
+def main() -> None:
+    """Exit code 0; 2 for a user's mistake; 130 for Ctrl-C."""
+    try:
+        dispatch(sys.argv[1:])
+        sys.stdout.flush()
+    except CcvrError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        print("\n" + (str(stop) or "stopped."), file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output went away (`ccvr … | head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def dispatch(argv: Sequence[str]) -> None:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        print(HELP)
+    elif argv[0] == "--version":
+        print(f"ccvr {__version__}")
+    else:
+        COMMANDS[argv[0]]  # an unknown command is an error that suggests one
+        importlib.import_module(f"ccvr.cli.{argv[0]}").command(list(argv[1:]))

@@ -1,0 +1,26 @@
+"""ccvr resume RUN"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from ccvr.cli.arguments import parse
+from ccvr.cli.follow import follow
+from ccvr.core.run import RunFolder
+from ccvr.experiment.pipeline import resume
+
+
+@dataclass(frozen=True)
+class ResumeArguments:
+    """Go on with a run that was stopped or killed. It ends in the same bits as one that was left alone."""
+
+    run: Positional[Path]
+    """The run folder."""
+    quiet: bool = False
+    """Print errors only."""
+
+
+def command(argv: list[str]) -> None:
+    arguments = parse(ResumeArguments, argv, prog="ccvr resume")
+    follow(resume(RunFolder.open(arguments.run)), arguments.run, quiet=arguments.quiet)

@@ -1,0 +1,52 @@
+"""ccvr run [PRESET|SPEC.toml] [OPTIONS]"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from ccvr.cli.arguments import parse
+from ccvr.cli.follow import follow
+from ccvr.experiment.cost import estimate
+from ccvr.experiment.pipeline import start
+from ccvr.experiment.presets import PRESETS, find_spec
+from ccvr.experiment.spec import Spec, to_toml
+
+ABOUT = f"""Train a federated model and calibrate it: ccvr run [PRESET|SPEC.toml] [OPTIONS].
+
+Without a preset it runs on the embedded digits: ten clients, Dirichlet 0.1, the calibrators ccvr and oracle.
+Presets: {", ".join(PRESETS)}."""
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    out: Path | None = None
+    """The run folder; without it a new one under runs/."""
+    overwrite: bool = False
+    """Replace a run that is already in --out."""
+    dry_run: bool = False
+    """Print the spec and what it would cost, and stop."""
+    quiet: bool = False
+    """Print errors only."""
+    spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
+
+
+def command(argv: list[str]) -> None:
+    base = find_spec(argv.pop(0)) if argv and not argv[0].startswith("-") else Spec()
+    arguments = parse(RunArguments, argv, prog="ccvr run", default=RunArguments(spec=base), about=ABOUT)
+    spec = arguments.spec
+    if arguments.dry_run:
+        print(to_toml(spec))
+        print(estimate(spec).describe())
+        return
+    path = arguments.out or unused_folder(f"{spec.name}-seed{spec.seed}")
+    follow(start(spec, path, overwrite=arguments.overwrite), path, quiet=arguments.quiet)
+
+
+def unused_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2, … where that exists."""
+    path, number = Path("runs") / name, 2
+    while path.exists():
+        path, number = Path("runs") / f"{name}-{number}", number + 1
+    return path

@@ -1,0 +1,51 @@
+"""ccvr show RUN…"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+from tyro.conf import Positional
+
+from ccvr.cli.arguments import parse
+from ccvr.core.errors import RunError
+from ccvr.core.run import RunFolder
+from ccvr.report.tables import owners_table, results_table
+
+
+@dataclass(frozen=True)
+class ShowArguments:
+    """Runs side by side: accuracy before and after each calibration, gain, worst class, worst client."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Run folders."""
+    partition: bool = False
+    """Show who owns what, too."""
+    json: bool = False
+    """Print the results as one JSON object by run folder instead."""
+
+
+def command(argv: list[str]) -> None:
+    arguments = parse(ShowArguments, argv, prog="ccvr show")
+    folders = [RunFolder.open(path) for path in arguments.runs]
+    if not folders:
+        raise RunError("no run named. Give run folders: ccvr show runs/*")
+    results = [(str(folder.path), folder.read_json(folder.results)) for folder in folders]
+    if arguments.json:
+        print(json.dumps(dict(results), indent=2))
+        return
+    console = Console()
+    for folder, (_, result) in zip(folders, results, strict=True):
+        if arguments.partition:
+            console.print(owners_table(_label_counts(folder), result["class_names"]))
+    console.print(results_table(results))
+
+
+def _label_counts(folder: RunFolder) -> list[list[int]]:
+    try:
+        counts: list[list[int]] = load_file(folder.partition)["label_counts"].tolist()
+    except (OSError, SafetensorError, KeyError) as error:
+        raise RunError(f"{folder.partition} cannot be read ({error}).") from error
+    return counts

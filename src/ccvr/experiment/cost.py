@@ -1,0 +1,99 @@
+"""What a spec would cost, before anything is trained."""
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from ccvr.calibration.table import CALIBRATORS, parse_calibrations
+from ccvr.data.batches import TrainingImages
+from ccvr.data.catalogue import extent
+from ccvr.data.images import LabelledImages
+from ccvr.experiment.spec import Spec
+from ccvr.models.build import build_model
+from ccvr.models.split import SplitModel
+from ccvr.models.state import buffers_of, num_bytes, parameters_of
+from ccvr.statistics.wire import class_bytes
+from ccvr.training.algorithms import local_objectives
+from ccvr.training.local import Client, GlobalState, train_client
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Training samples, and bytes that pass between clients and server."""
+
+    samples: int
+    seconds: float
+    model_bytes: int
+    traffic_bytes: int
+    statistics_bytes: int
+
+    def describe(self) -> str:
+        return (
+            f"training samples: {self.samples:,} (about {_duration(self.seconds)} on this machine)\n"
+            f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up\n"
+            f"class statistics: at most {_size(self.statistics_bytes)} from all clients"
+        )
+
+
+def estimate(spec: Spec) -> Cost:
+    """Count what the rounds will do, and time a few steps of it on made-up images."""
+    torch.set_num_threads(spec.threads)
+    calibrations = parse_calibrations(spec.calibration)
+    size = extent(spec.data.name, spec.data.root)
+    head_kind = "normed" if spec.training.clsnorm else "linear"
+    channels = size.shape[0]
+    model = build_model(
+        spec.model,
+        size.shape,
+        size.num_classes,
+        mean=[0.5] * channels,
+        std=[0.25] * channels,
+        head_kind=head_kind,
+        seed=spec.seed,
+    )
+    cohort = max(1, round(spec.training.client_fraction * spec.partition.num_clients))
+    share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
+    samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
+    state = num_bytes(parameters_of(model), buffers_of(model))
+    collects = any(not CALIBRATORS[calibration.method].raw for calibration in calibrations)
+    owned = spec.partition.num_clients * size.num_classes
+    return Cost(
+        samples=samples,
+        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes),
+        model_bytes=state,
+        traffic_bytes=2 * state * cohort * spec.training.rounds,
+        statistics_bytes=owned * class_bytes(model.head.weight.shape[1]) if collects else 0,
+    )
+
+
+def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:
+    """Time ten steps of one client, after three that warm up."""
+    seconds, one_epoch = 0.0, replace(spec.training, local_epochs=1)
+    for steps in (3, 10):
+        number = steps * spec.training.batch_size
+        rng = np.random.default_rng(0)
+        pixels = torch.from_numpy(rng.integers(0, 256, (number, *shape), dtype=np.uint8))
+        images = LabelledImages(pixels, torch.arange(number) % num_classes)
+        client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
+        sent = GlobalState(parameters_of(model), buffers_of(model), {})
+        started = time.perf_counter()
+        train_client(model, sent, client, {}, local_objectives(one_epoch), one_epoch, round=1, seed=0)
+        seconds = (time.perf_counter() - started) / number
+    return seconds
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

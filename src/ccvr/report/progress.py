@@ -1,0 +1,67 @@
+"""Progress of a run: bars on a terminal, plain lines elsewhere, silence on request."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class RunProgress:
+    """Shows rounds as they end. Use as a context manager."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self.console = console
+        self.quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        if console.is_terminal and not quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[facts]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=console,
+            )
+
+    def __enter__(self) -> "RunProgress":
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def begin(self, done: int, rounds: int) -> None:
+        if done:
+            self.say(f"resuming after round {done} of {rounds}")
+        if self._bar:
+            self._task = self._bar.add_task("rounds", total=rounds, completed=done, facts="")
+
+    def round(
+        self, number: int, rounds: int, *, accuracy: float | None, loss: float, samples: int, seconds: float
+    ) -> None:
+        facts = [f"loss {loss:.3f}"] if accuracy is None else [f"accuracy {accuracy:.2f} %", f"loss {loss:.3f}"]
+        facts.append(f"{samples / max(seconds, 1e-9):,.0f} samples/s")
+        if self._bar and self._task is not None:
+            self._bar.update(self._task, completed=number, facts="  ".join(facts))
+        else:
+            self.say(f"round {number}/{rounds}  {'  '.join(facts)}  {seconds:.1f} s")
+
+    def say(self, line: str) -> None:
+        """One line, above the bars where there are any."""
+        if not self.quiet:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,106 @@
+"""Tables for the terminal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+UNCALIBRATED = "uncalibrated"
+
+
+def results_table(runs: Sequence[tuple[str, dict[str, Any]]]) -> Table:
+    """One row per head of each run: accuracy, gain over the trained head, worst class, worst client."""
+    table = Table(
+        title="Test accuracy in percent",
+        title_justify="left",
+        caption="* saved as the run's model",
+        caption_justify="left",
+    )
+    table.add_column("run", overflow="fold")
+    table.add_column("head", overflow="fold")
+    for name in ("accuracy", "gain", "worst class", "worst client"):
+        table.add_column(name, justify="right")
+    for number, (name, results) in enumerate(runs):
+        if number:
+            table.add_section()
+        for label, accuracy in results["accuracy"].items():
+            table.add_row(name, *_head_cells(results, label, accuracy))
+            name = ""
+    return table
+
+
+def _head_cells(results: dict[str, Any], label: str, accuracy: float) -> list[Text]:
+    before = results["accuracy"][UNCALIBRATED]
+    gain = "" if label == UNCALIBRATED else f"{accuracy - before:+.2f}"
+    shown = f"{label} *" if label == results["deployed"] else label
+    worst = results["client_accuracy"][label]["worst"]
+    cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), f"{worst:.2f}"]
+    return [Text(cell) for cell in cells]
+
+
+def worst_class(results: dict[str, Any], label: str) -> str:
+    """The lowest recall of a class, and the class."""
+    recalls = results["per_class_recall"][label]
+    known = [(recall, name) for recall, name in zip(recalls, results["class_names"], strict=True) if recall is not None]
+    recall, name = min(known)
+    return f"{recall:.2f} ({name})"
+
+
+def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:
+    """Mean and spread of repeated calibrations; each row is a name, its accuracies, and the accuracy before."""
+    table = Table(title="Test accuracy in percent, over repeats", title_justify="left")
+    table.add_column("calibration")
+    for name in ("n", "mean", "std", "gain"):
+        table.add_column(name, justify="right")
+    for name, accuracies, before in rows:
+        mean = sum(accuracies) / len(accuracies)
+        std = (sum((value - mean) ** 2 for value in accuracies) / max(len(accuracies) - 1, 1)) ** 0.5
+        table.add_row(Text(name), str(len(accuracies)), f"{mean:.2f}", f"{std:.2f}", f"{mean - before:+.2f}")
+    return table
+
+
+def owners_table(label_counts: Sequence[Sequence[int]], class_names: Sequence[str], *, most: int = 12) -> Table:
+    """Clients × classes: how many images each client has; the middle of a long or wide table is left out."""
+    table = Table(title="Training images of each client, by class", title_justify="left")
+    table.add_column("client", justify="right")
+    columns = _ends(len(class_names), most)
+    for column in columns:
+        table.add_column(Text("…" if column is None else str(class_names[column])), justify="right")
+    table.add_column("all", justify="right")
+    for row in _ends(len(label_counts), 2 * most):
+        if row is None:
+            table.add_row(*["…"] * (len(columns) + 2))
+        else:
+            counts = label_counts[row]
+            cells = ["…" if column is None else str(counts[column] or "·") for column in columns]
+            table.add_row(str(row), *cells, str(sum(counts)))
+    return table
+
+
+def _ends(length: int, most: int) -> list[int | None]:
+    """0 … length − 1, with None in place of a middle that is too long."""
+    if length <= most:
+        return list(range(length))
+    return [*range(most - 2), None, length - 1]
+
+
+def recall_table(recalls: Sequence[float | None], class_names: Sequence[str]) -> Table:
+    table = Table(title="Recall of each class in percent", title_justify="left")
+    table.add_column("class")
+    table.add_column("recall", justify="right")
+    for name, recall in zip(class_names, recalls, strict=True):
+        table.add_row(Text(name), "no samples" if recall is None else f"{recall:.2f}")
+    return table
+
+
+def listing_table(rows: Sequence[Any], root: Path) -> Table:
+    """Data sets: what they are and where they lie."""
+    table = Table(title=f"Data sets (looked for in {root})", title_justify="left")
+    for name in ("name", "what", "train", "test", "where"):
+        table.add_column(name, justify="right" if name in ("train", "test") else "left", overflow="fold")
+    for row in rows:
+        where = row.where or f"missing: ccvr data get {row.name}"
+        table.add_row(row.name, row.description, f"{row.train:,}", f"{row.test:,}", Text(where))
+    return table
