@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ccvr.calibration.spec import CalibrationOptions
+from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import Head
 
 
@@ -13,6 +14,8 @@ def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rn
 
     A class without features keeps its row, and its score stays out of the softmax.
     """
+    if not len(y):
+        raise CalibrationError("there are no features to re-train a head on. Take them from clients that have images.")
     absent = torch.bincount(y, minlength=head.weight.shape[0]) == 0
     kept = {name: tensor.detach()[absent].clone() for name, tensor in head.named_parameters()}
     optimiser = torch.optim.SGD(

@@ -90,7 +90,8 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     calibrations = tuple(parse_calibration(text, spec) for text in spec.methods)
     labels = [calibration.label for calibration in calibrations]
     for calibration in calibrations:
-        CALIBRATORS[calibration.method]
+        if not isinstance(CALIBRATORS[calibration.method], Calibrator):
+            raise SpecError(f'"{calibration.method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.')
         if labels.count(calibration.label) > 1:
             raise SpecError(f'two calibrations are labelled "{calibration.label}". Give each its own with label=….')
     deployed_label(spec, calibrations)
@@ -100,11 +101,9 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
 def deployed_label(spec: CalibrationSpec, calibrations: Sequence[Calibration]) -> str:
     """The label of the calibration that becomes the model."""
     by_label = {calibration.label: calibration for calibration in calibrations}
-    chosen = spec.deploy or next(iter(by_label), UNCALIBRATED)
-    if chosen == UNCALIBRATED:
-        return chosen
     allowed = [label for label, row in by_label.items() if not CALIBRATORS[row.method].raw] + [UNCALIBRATED]
-    if chosen not in by_label:
+    chosen = spec.deploy or allowed[0]
+    if chosen not in (*by_label, UNCALIBRATED):
         raise SpecError(f'calibration.deploy is "{chosen}", which is no label. Choose one of: {", ".join(allowed)}.')
     if chosen not in allowed:
         raise SpecError(

@@ -108,15 +108,15 @@ def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: Par
     if len(drawn) != spec.num_clients:
         wanted = spec.num_clients
         raise PartitionError(f'partition "{spec.kind}" made {len(drawn)} clients; partition.num_clients is {wanted}.')
-    indices = np.concatenate(drawn)
-    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
-        raise PartitionError(f'partition "{spec.kind}" gave an image to two clients, or one that does not exist.')
     sizes = [len(shard) for shard in drawn]
     if min(sizes) < spec.min_size:
         raise PartitionError(
             f'partition "{spec.kind}" left client {int(np.argmin(sizes))} with {min(sizes)} images; '
             f"partition.min_size is {spec.min_size}. Lower it, or use fewer clients."
         )
+    indices = np.concatenate(drawn)
+    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
+        raise PartitionError(f'partition "{spec.kind}" gave an image to two clients, or one that does not exist.')
 
 
 def hold_out(partition: Partition, labels: IntArray, fraction: float, *, seed: int) -> tuple[Partition, Partition]:

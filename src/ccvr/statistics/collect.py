@@ -16,13 +16,14 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 def features_of(model: SplitModel, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     """Features z [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = model.head.weight.device
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]  # one by one: some may be frozen in eval mode
     model.eval()
     try:
         for images, labels in batches:
             yield model.features(images.to(device)).cpu(), labels.cpu()
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
 
 
 def collect(

@@ -51,7 +51,9 @@ class ClassStatistics:
     def update(self, z: Tensor, y: Tensor) -> None:
         """Add features z [B, d] with labels y [B], in place."""
         z = z.to(torch.float64)
-        for label in y.unique().tolist():
+        labels = y.unique().tolist()
+        self._require_usable(z, labels)
+        for label in labels:
             rows = z[y == label]
             self.count[label] += len(rows)
             self.total[label] += rows.sum(0)
@@ -63,6 +65,17 @@ class ClassStatistics:
         self.count.add_(other.count)
         self.total.add_(other.total)
         self.outer.add_(other.outer)
+
+    def _require_usable(self, z: Tensor, labels: list[int]) -> None:
+        # Indexing would take label -1 for the last class, and one NaN would spoil the merged statistics of everybody.
+        outside = [label for label in labels if not 0 <= label < self.num_classes]
+        if outside:
+            raise StatisticsError(
+                f"label {outside[0]} is not one of {self.num_classes} classes (0 to {self.num_classes - 1}). "
+                "Check the labels, or collect with more classes."
+            )
+        if not z.isfinite().all():
+            raise StatisticsError("some features are not finite. Check the model: its training may have diverged.")
 
     def _require_same_kind(self, other: "ClassStatistics") -> None:
         for name in ("transform", "digest", "num_classes", "num_features"):

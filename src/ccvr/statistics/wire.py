@@ -46,7 +46,7 @@ def to_bytes(statistics: ClassStatistics, *, dtype: torch.dtype = torch.float32)
 
 
 def from_bytes(blob: bytes) -> ClassStatistics:
-    """The statistics in a blob of ``to_bytes``."""
+    """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are a StatisticsError."""
     try:
         header_size = int.from_bytes(blob[:8], "little")
         header = json.loads(blob[8 : 8 + header_size])["__metadata__"]
@@ -54,12 +54,14 @@ def from_bytes(blob: bytes) -> ClassStatistics:
         if header["format"] != FORMAT:
             raise StatisticsError(f"statistics of format {header['format']!r}; this version reads {FORMAT!r}.")
         return _unpack(header, tensors)
-    except (SafetensorError, KeyError, ValueError, IndexError, RuntimeError) as error:
-        raise StatisticsError(f"these bytes are not class statistics ({error}).") from error
+    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+        reason = str(error).partition("\n")[0]
+        raise StatisticsError(f"these bytes are not class statistics ({reason}).") from error
 
 
 def _unpack(header: dict[str, str], tensors: dict[str, Tensor]) -> ClassStatistics:
     num_classes, d = int(header["num_classes"]), int(header["num_features"])
+    _require_sound(tensors, num_classes, d)
     whole = ClassStatistics.zeros(num_classes, d, transform=header["transform"], digest=header["digest"])
     rows, columns = torch.triu_indices(d, d)
     for label, count, mean, packed in zip(
@@ -72,6 +74,21 @@ def _unpack(header: dict[str, str], tensors: dict[str, Tensor]) -> ClassStatisti
         outer[columns, rows] = packed.to(torch.float64)
         outer.add_(torch.outer(mean, mean), alpha=int(count))
     return whole
+
+
+def _require_sound(tensors: dict[str, Tensor], num_classes: int, d: int) -> None:
+    """Refuse what ``to_bytes`` never writes: one bad client would spoil the merged statistics of all."""
+    classes, count, mean, packed = (tensors[name] for name in ("classes", "count", "mean", "scatter"))
+    present = len(classes)
+    shapes = [list(tensor.shape) for tensor in (classes, count, mean, packed)]
+    if shapes != [[present], [present], [present, d], [present, d * (d + 1) // 2]]:
+        raise ValueError(f"{present} classes of {d} features in shapes {shapes}")
+    if not (classes.dtype == count.dtype == torch.int64 and mean.dtype == torch.float64 and packed.is_floating_point()):
+        raise ValueError("numbers of the wrong type")
+    if not all(label in range(num_classes) for label in classes.tolist()) or (classes.diff() <= 0).any():
+        raise ValueError(f"classes {classes.tolist()} of {num_classes}")
+    if (count < 1).any() or not (mean.isfinite().all() and packed.isfinite().all()):
+        raise ValueError("a count below 1, or a number that is not finite")
 
 
 def _of_classes(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:

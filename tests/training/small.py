@@ -1,0 +1,17 @@
+"""A network small enough to write down: six pixels, five features, three classes."""
+
+import torch
+from torch import nn
+
+from ccvr.models.split import Normalize, split_model
+
+NUM_CLASSES = 3
+
+
+def small_model(*, clsnorm=False, seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, NUM_CLASSES))
+    example = torch.zeros(2, 1, 2, 3, dtype=torch.uint8)
+    kind = "normed" if clsnorm else "linear"
+    return split_model(layers, Normalize([0.4], [0.3]), example, head_kind=kind).double()
