@@ -1,6 +1,6 @@
 """The table of calibrators: evidence → a new head. The head that comes in is left as it is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,7 +91,9 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     labels = [calibration.label for calibration in calibrations]
     for calibration in calibrations:
         if not isinstance(CALIBRATORS[calibration.method], Calibrator):
-            raise SpecError(f'"{calibration.method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.')
+            raise SpecError(
+                f'"{calibration.method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.'
+            )
         if labels.count(calibration.label) > 1:
             raise SpecError(f'two calibrations are labelled "{calibration.label}". Give each its own with label=….')
     deployed_label(spec, calibrations)
@@ -99,15 +101,21 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
 
 
 def deployed_label(spec: CalibrationSpec, calibrations: Sequence[Calibration]) -> str:
-    """The label of the calibration that becomes the model."""
-    by_label = {calibration.label: calibration for calibration in calibrations}
-    allowed = [label for label, row in by_label.items() if not CALIBRATORS[row.method].raw] + [UNCALIBRATED]
-    chosen = spec.deploy or allowed[0]
-    if chosen not in (*by_label, UNCALIBRATED):
-        raise SpecError(f'calibration.deploy is "{chosen}", which is no label. Choose one of: {", ".join(allowed)}.')
-    if chosen not in allowed:
-        raise SpecError(
-            f'calibration.deploy is "{chosen}", which needs every client\'s raw features and cannot be deployed. '
-            f"Choose one of: {', '.join(allowed)}."
-        )
+    """The label of the calibration that becomes the model: the one that was asked for, else the first that can be."""
+    methods = {calibration.label: calibration.method for calibration in calibrations}
+    chosen = spec.deploy or _deployable(methods)[0]
+    require_deployable(chosen, methods)
     return chosen
+
+
+def _deployable(methods: Mapping[str, str]) -> list[str]:
+    return [label for label, method in methods.items() if not CALIBRATORS[method].raw] + [UNCALIBRATED]
+
+
+def require_deployable(label: str, methods: Mapping[str, str]) -> None:
+    """Refuse a label that nobody has, and one whose ``methods`` entry needs raw features."""
+    allowed = _deployable(methods)
+    if label in allowed:
+        return
+    fact = "needs every client's raw features and cannot be deployed" if label in methods else "is no label"
+    raise SpecError(f'calibration.deploy is "{label}", which {fact}. Choose one of: {", ".join(allowed)}.')

@@ -8,13 +8,9 @@ from typing import TypeVar, cast
 
 import tyro
 
-from ccvr.core.errors import CcvrError
+from ccvr.core.errors import UsageError
 
 Arguments = TypeVar("Arguments")
-
-
-class UsageError(CcvrError):
-    """A command line that does not parse."""
 
 
 def parse(

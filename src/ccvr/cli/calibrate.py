@@ -8,8 +8,9 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions, parse_calibration
-from ccvr.cli.arguments import UsageError, parse
+from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
+from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.spec import read_spec

@@ -81,4 +81,4 @@ def _check(argv: list[str]) -> None:
     )
 
 
-ACTIONS = Table("data command", {"list": _list, "get": _get, "check": _check})
+ACTIONS = Table("data command", {"list": _list, "get": _get, "check": _check}, closed=True)

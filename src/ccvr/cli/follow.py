@@ -21,10 +21,12 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool) -> None:
                 show(event, progress)
                 results = event.results if isinstance(event, Finished) else results
     except KeyboardInterrupt:
-        go_on = f" Go on with: ccvr resume {path}" if RunFolder(path).spec.is_file() else ""
+        folder = RunFolder(path)
+        unfinished = folder.spec.is_file() and not folder.results.is_file()
+        go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
     if not quiet:
-        console.print(results_table([(path.name, results)]))
+        console.print(results_table([(path.name or str(path), results)]))
         print(f'Run folder: {path}\nThe calibrated model, in Python: ccvr.load("{path}")')
 
 

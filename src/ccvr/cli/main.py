@@ -19,6 +19,7 @@ COMMANDS = Table(
         "show": "runs side by side: accuracy before and after, gain, worst class",
         "data": "list, get and check data sets",
     },
+    closed=True,
 )
 
 HELP = "\n".join(
@@ -38,7 +39,7 @@ def main() -> None:
     """Exit code 0; 2 for a user's mistake; 130 for Ctrl-C."""
     try:
         dispatch(sys.argv[1:])
-        sys.stdout.flush()
+        print(end="", flush=True)  # what the buffer still holds, now that a closed pipe can be dealt with
     except CcvrError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)

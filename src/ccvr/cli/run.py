@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 from tyro.conf import arg
@@ -37,8 +38,8 @@ def command(argv: list[str]) -> None:
     arguments = parse(RunArguments, argv, prog="ccvr run", default=RunArguments(spec=base), about=ABOUT)
     spec = arguments.spec
     if arguments.dry_run:
-        print(to_toml(spec))
-        print(estimate(spec).describe())
+        cost = indent(estimate(spec).describe(), "# ")  # comments: the output is a spec file
+        print(f"{to_toml(spec)}\n{cost}")
         return
     path = arguments.out or unused_folder(f"{spec.name}-seed{spec.seed}")
     follow(start(spec, path, overwrite=arguments.overwrite), path, quiet=arguments.quiet)

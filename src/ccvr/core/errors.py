@@ -1,6 +1,7 @@
 """Every error that a user can cause, in one tree.
 
 CcvrError
+├── UsageError          a command line that does not parse
 ├── UnknownName         a name that no table has
 ├── SpecError           a field with an impossible value, an unreadable spec
 ├── DataError           a data set that is missing, damaged or mislabelled
@@ -19,8 +20,12 @@ class CcvrError(Exception):
     """A user's mistake or a user's broken input; never a bug of ours."""
 
 
-class UnknownName(CcvrError):
+class UsageError(CcvrError):
     pass
+
+
+class UnknownName(CcvrError, KeyError):
+    __str__ = Exception.__str__  # a KeyError, for a Mapping's ``in`` and ``get``, but without its quotes
 
 
 class SpecError(CcvrError):

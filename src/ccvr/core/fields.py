@@ -33,6 +33,7 @@ def plain(value: Any) -> Any:
 
 def parse(hint: Any, text: str, where: str) -> Any:
     """A field's value from its text, as on a command line."""
+    hint = _present(hint)
     if hint is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -45,9 +46,8 @@ def parse(hint: Any, text: str, where: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    hint = _present(hint)
     origin, options = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        return _convert(next(option for option in options if option is not type(None)), value, where)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return build(hint, value, f"{where}.")
     if origin is tuple and isinstance(value, list | tuple):
@@ -61,6 +61,13 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and isinstance(value, hint) and isinstance(value, bool) == (hint is bool):
         return value
     raise SpecError(f"{where} is {value!r}; give {_describe(hint)}.")
+
+
+def _present(hint: Any) -> Any:
+    """``T`` of ``T | None``."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    return next(option for option in get_args(hint) if option is not type(None))
 
 
 def _describe(hint: Any) -> str:

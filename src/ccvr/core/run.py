@@ -1,13 +1,13 @@
 """The run folder: every path in it, and writes that are there whole or not at all."""
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ccvr.core.errors import RunError
 
@@ -17,13 +17,30 @@ if os.name == "posix":
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that whoever looks finds the old content or the new, also after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    with _writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A full disk or a forbidden folder is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written ({error.strerror}). See to its disk and permissions, then `ccvr resume` the run."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -77,20 +94,25 @@ class RunFolder:
     def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
         """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
         folder = cls(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not folder.spec.is_file():
-                raise RunError(f"{path} exists and is not a run. Choose another --out.")
-            if not overwrite:
-                raise RunError(
-                    f"{path} holds a run already. Continue it with `ccvr resume {path}`, "
-                    "replace it with --overwrite, or choose another --out."
-                )
-            shutil.rmtree(path)
         try:
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                folder._make_way(overwrite=overwrite)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"{path} cannot be created ({error.strerror}). Choose another --out.") from error
+            raise RunError(f"{path} cannot be created ({error.strerror or error}). Choose another --out.") from error
         return folder
+
+    def _make_way(self, *, overwrite: bool) -> None:
+        if not self.spec.is_file():
+            raise RunError(f"{self.path} exists and is not a run. Choose another --out.")
+        if not overwrite:
+            raise RunError(
+                f"{self.path} holds a run already. Continue it with `ccvr resume {self.path}`, "
+                "replace it with --overwrite, or choose another --out."
+            )
+        with self.locked():
+            pass  # nobody writes it, so it may go
+        shutil.rmtree(self.path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -99,16 +121,22 @@ class RunFolder:
             raise RunError(f"{path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made.")
         return folder
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from writing into this run; a killed process holds nothing."""
-        with (self.path / ".lock").open("w") as file:
-            if os.name == "posix":
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise RunError(f"{self.path} is being written by another process. Wait for it to end.") from error
+        lock = self.path / ".lock"
+        with _writing(lock):
+            file = lock.open("w")
+        with file:
+            self._lock(file)
             yield
+
+    def _lock(self, file: IO[str]) -> None:
+        if os.name == "posix":
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunError(f"{self.path} is being written by another process. Wait for it to end.") from error
 
     def write_json(self, path: Path, content: Any) -> None:
         write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
@@ -123,15 +151,18 @@ class RunFolder:
 
     def append_round(self, record: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
-        with self.rounds.open("a", encoding="utf-8") as file:
+        with _writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def read_rounds(self) -> list[dict[str, Any]]:
         """The records of all rounds; a last line that a crash cut short is left out."""
         if not self.rounds.exists():
             return []
-        lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        try:
+            lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
+            return [json.loads(line) for line in lines]
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.rounds} cannot be read ({error}).") from error
 
     def forget_rounds_after(self, round: int) -> None:
         """Drop the records of rounds that no checkpoint has; they will be trained again."""

@@ -11,19 +11,20 @@ Row = TypeVar("Row")
 
 
 class Table(Mapping[str, Row]):
-    """Rows by name; ``package.module:name`` reaches a row of the user's own.
+    """Rows by name; ``package.module:name`` reaches a row of the user's own, unless the table is closed.
 
     A missing name is an error that suggests the nearest known one.
     """
 
-    def __init__(self, kind: str, rows: Mapping[str, Row]) -> None:
+    def __init__(self, kind: str, rows: Mapping[str, Row], *, closed: bool = False) -> None:
         self.kind = kind
+        self.closed = closed
         self._rows = dict(rows)
 
     def __getitem__(self, name: str) -> Row:
         if name in self._rows:
             return self._rows[name]
-        if ":" in name:
+        if ":" in name and not self.closed:
             row: Row = import_object(self.kind, name)
             return row
         raise UnknownName(f'no {self.kind} "{name}".{suggestion(name, self._rows)}')
@@ -49,7 +50,7 @@ def import_object(kind: str, path: str) -> Any:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module of the user's may raise anything
         raise UnknownName(
             f'{kind} "{path}" cannot be imported ({error}). Give package.module:name of something that Python finds.'
         ) from error

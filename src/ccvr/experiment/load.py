@@ -1,11 +1,7 @@
 """A calibrated model as a file, and back."""
 
-import json
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
@@ -13,6 +9,7 @@ from ccvr.models.build import ImageShape, ModelSpec, build_model
 from ccvr.models.heads import HEADS, Head
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
+from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
 
 MODEL_FORMAT = "ccvr-model/1"
@@ -20,8 +17,7 @@ HEAD_FORMAT = "ccvr-head/1"
 
 
 def head_bytes(head: Head) -> bytes:
-    header = {"format": HEAD_FORMAT, "kind": head.kind, "transform": str(head.transform)}
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}, header)
+    return tensors_to_bytes(head.state_dict(), format=HEAD_FORMAT, kind=head.kind, transform=str(head.transform))
 
 
 def read_head(path: Path) -> Head:
@@ -32,16 +28,16 @@ def read_head(path: Path) -> Head:
 
 def model_bytes(model: SplitModel, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:
     """The model with what is needed to build it again, the data set not being there."""
-    description = {
-        "name": name,
-        "head_path": head_path,
-        "image_shape": image_shape,
-        "class_names": model.class_names,
-        "head_kind": model.head.kind,
-        "transform": str(model.head.transform),
-    }
-    header = {"format": MODEL_FORMAT, "description": json.dumps(description)}
-    return save({key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}, header)
+    return tensors_to_bytes(
+        model.state_dict(),
+        format=MODEL_FORMAT,
+        name=name,
+        head_path=head_path,
+        image_shape=image_shape,
+        class_names=model.class_names,
+        head_kind=model.head.kind,
+        transform=str(model.head.transform),
+    )
 
 
 def load(run: str | Path, *, head: str | None = None) -> SplitModel:
@@ -63,30 +59,24 @@ def load(run: str | Path, *, head: str | None = None) -> SplitModel:
 
 def read_model(path: Path) -> SplitModel:
     header, tensors = _read(path, MODEL_FORMAT)
-    description: dict[str, Any] = json.loads(header["description"])
-    channels = description["image_shape"][0]
+    channels = header["image_shape"][0]
     model = build_model(
-        ModelSpec(description["name"], description["head_path"]),
-        tuple(description["image_shape"]),
-        len(description["class_names"]),
+        ModelSpec(header["name"], header["head_path"]),
+        tuple(header["image_shape"]),
+        len(header["class_names"]),
         mean=[0.0] * channels,
         std=[1.0] * channels,
-        head_kind=description["head_kind"],
+        head_kind=header["head_kind"],
         seed=0,
     )
-    model.head.transform = FeatureTransform.parse(description["transform"])
-    model.class_names = tuple(description["class_names"])
+    model.head.transform = FeatureTransform.parse(header["transform"])
+    model.class_names = tuple(header["class_names"])
     model.load_state_dict(tensors)
     return model
 
 
-def _read(path: Path, wanted: str) -> tuple[dict[str, str], Tensors]:
+def _read(path: Path, format: str) -> tuple[dict[str, Any], Tensors]:
     try:
-        with safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-    except (SafetensorError, OSError) as error:
+        return tensors_from_bytes(path.read_bytes(), format=format)
+    except (UnreadableTensors, OSError) as error:
         raise RunError(f"{path} cannot be read ({error}). Make it again with `ccvr calibrate`.") from error
-    if header.get("format") != wanted:
-        raise RunError(f"{path} is of format {header.get('format')!r}; this version reads {wanted!r}.")
-    return header, tensors

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from ccvr.calibration.spec import Calibration
-from ccvr.calibration.table import deployed_label, parse_calibrations
+from ccvr.calibration.table import deployed_label, parse_calibrations, require_deployable
 from ccvr.core.errors import RunError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
@@ -73,6 +73,7 @@ def calibrate_again(
         taken = [calibration.label for calibration in calibrations if calibration.label in results["accuracy"]]
         if taken and not overwrite:
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
+        require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
         state = newest_state(folder)
@@ -82,6 +83,12 @@ def calibrate_again(
         yield from fit_all(results, calibrations, setup, setup.engine(), model, folder)
         deploy(results, chosen or results["deployed"], setup, model, folder)
         yield Finished(results)
+
+
+def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str, str]:
+    """The method of every label, old and new."""
+    old = {label: row["method"] for label, row in results["calibrations"].items()}
+    return old | {calibration.label: calibration.method for calibration in calibrations}
 
 
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:

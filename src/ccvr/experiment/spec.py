@@ -39,8 +39,8 @@ class Spec:
     seed: int = 0
     """Seed of initialisation, training and calibration; who owns what has partition.seed."""
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 2
-    """Threads of torch; part of the spec because another number may round differently."""
+    threads: int = 1
+    """Threads of torch; part of the spec because another number may round differently. One is best for the digits."""
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     model: ModelSpec = field(default_factory=ModelSpec)

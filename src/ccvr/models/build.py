@@ -71,6 +71,8 @@ def build_model(
     """A freshly initialised model; the same seed gives the same weights."""
     name = model_name(spec, image_shape)
     factory = MODELS[name]
+    if not callable(factory):
+        raise ModelError(f'model "{name}" is a {type(factory).__name__}; it must be a function (shape, classes).')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialisation"))
         model = factory(image_shape, num_classes)

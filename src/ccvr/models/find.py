@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.models.modes import evaluating
 
 REMEDY = 'Name the head with model.head = "path".'
 
@@ -49,21 +50,25 @@ def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
     def remember(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: calls[name].append(Call(inputs[0], output, output._version))
 
-    modes = {module: module.training for module in model.modules()}
-    hooks = [
-        module.register_forward_hook(remember(name))
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
+    hooks = [module.register_forward_hook(remember(name)) for name, module in _linears(model).items()]
     try:
-        with torch.no_grad():
-            output = model.eval()(example)
+        with torch.no_grad(), evaluating(model):
+            return calls, model(example)
+    except Exception as error:  # a model of the user's may raise anything
+        shape, reason = list(example.shape), str(error).strip().partition("\n")[0]
+        raise ModelError(f"the model fails on images of shape {shape}: {reason}") from error
     finally:
         for hook in hooks:
             hook.remove()
-        for module, mode in modes.items():
-            module.training = mode
-    return calls, output
+
+
+def _linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Linear layers by path; not those that compute something else with their weights, which no head of ours does."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    }
 
 
 def _whose_output(calls: Calls, output: object) -> str:
@@ -82,7 +87,7 @@ def _is_output(call: Call, outputs: Iterable[object]) -> bool:
 
 
 def _require_linear(model: nn.Module, path: str) -> None:
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers = _linears(model)
     if path not in layers:
         known = ", ".join(layers) or "none"
         raise ModelError(f'model.head is "{path}", which is no nn.Linear of this model. Its linear layers: {known}.')

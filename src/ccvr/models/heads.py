@@ -55,7 +55,9 @@ class NormedHead(Head):
         return functional.linear(t, functional.normalize(self.weight, dim=1))
 
 
-HEADS: Table[type[LinearHead] | type[NormedHead]] = Table("head", {"linear": LinearHead, "normed": NormedHead})
+HEADS: Table[type[LinearHead] | type[NormedHead]] = Table(
+    "head", {"linear": LinearHead, "normed": NormedHead}, closed=True
+)
 
 
 def copy_head(head: Head, *, transform: FeatureTransform | None = None, start: str = "trained") -> Head:

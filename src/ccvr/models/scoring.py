@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ccvr.models.modes import evaluating
+
 
 @dataclass(frozen=True)
 class ClassCounts:
@@ -54,10 +56,8 @@ def count(scores: Tensor, labels: Tensor) -> ClassCounts:
 def score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> ClassCounts:
     """The counts of a model in eval mode over all batches."""
     device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
     counts = ClassCounts.zeros(num_classes)
-    for images, labels in batches:
-        counts = counts + count(model(images.to(device)), labels.to(device))
-    model.train(was_training)
+    with evaluating(model):
+        for images, labels in batches:
+            counts = counts + count(model(images.to(device)), labels.to(device))
     return counts

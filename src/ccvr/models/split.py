@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
 from ccvr.models.find import find_head
-from ccvr.models.heads import HEADS, Head, copy_head
+from ccvr.models.heads import HEADS, Head
 
 
 class Normalize(nn.Module):
@@ -28,15 +28,19 @@ class Normalize(nn.Module):
 
 
 class _Capture(nn.Module):
-    """Stands where the head was and keeps what enters it."""
+    """Stands where the head was and keeps what enters it.
 
-    def __init__(self) -> None:
+    Zeros of the head's shape go on: what the model does with its scores afterwards fits, and cannot change z in place.
+    """
+
+    def __init__(self, num_outputs: int) -> None:
         super().__init__()
+        self.num_outputs = num_outputs
         self.seen: Tensor | None = None
 
     def forward(self, z: Tensor) -> Tensor:
         self.seen = z
-        return z
+        return z.new_zeros(len(z), self.num_outputs)
 
 
 class Backbone(nn.Module):
@@ -44,8 +48,10 @@ class Backbone(nn.Module):
 
     def __init__(self, model: nn.Module, head_path: str) -> None:
         super().__init__()
-        self._capture = [_Capture()]  # in a list, so that it is registered once, inside the model
-        self.model = _replace(model, head_path, self._capture[0])
+        head = model.get_submodule(head_path)
+        assert isinstance(head, nn.Linear)
+        self._capture = [_Capture(head.out_features)]  # in a list, so that it is registered once, inside the model
+        self.model = _replace(model, head, self._capture[0])
 
     def forward(self, x: Tensor) -> Tensor:
         self.model(x)
@@ -56,12 +62,14 @@ class Backbone(nn.Module):
         return z
 
 
-def _replace(model: nn.Module, path: str, module: nn.Module) -> nn.Module:
-    """``model`` with the submodule at ``path`` replaced; the new module itself where the path is empty."""
-    if not path:
-        return module
-    parent, _, leaf = path.rpartition(".")
-    setattr(model.get_submodule(parent), leaf, module)
+def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """``model`` with a submodule replaced under every name it has; the new module itself where all is replaced."""
+    if model is old:
+        return new
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            parent, _, leaf = path.rpartition(".")
+            setattr(model.get_submodule(parent), leaf, new)
     return model
 
 
@@ -93,7 +101,7 @@ class SplitModel(nn.Module):
         for name, tensor in sorted(self.state_dict().items()):
             if not name.startswith("head."):
                 whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-                whole.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+                whole.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return whole.hexdigest()
 
 
@@ -104,5 +112,5 @@ def split_model(
     path = find_head(model, normalize(example), head_path)
     linear = model.get_submodule(path)
     assert isinstance(linear, nn.Linear)
-    head = copy_head(HEADS[head_kind](linear.weight, linear.bias))
+    head = HEADS[head_kind](linear.weight, linear.bias)
     return SplitModel(normalize, Backbone(model, path), head)

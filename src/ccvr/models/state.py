@@ -28,7 +28,7 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self._sums: Tensors = {}
-        self._like: Tensors = {}
+        self._dtypes: dict[str, torch.dtype] = {}
         self._weight = 0.0
 
     def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
@@ -40,12 +40,12 @@ class WeightedMean:
                 self._sums[name].add_(tensor.double(), alpha=weight)
             else:
                 self._sums[name] = tensor.double() * weight
-            self._like[name] = tensor
+            self._dtypes[name] = tensor.dtype
         self._weight += weight
 
     def result(self) -> Tensors:
         """The means, in the type of the tensors that were added."""
         return {
-            name: (total / self._weight if total.is_floating_point() else total).to(self._like[name].dtype)
+            name: (total / self._weight if total.is_floating_point() else total).to(self._dtypes[name])
             for name, total in self._sums.items()
         }

@@ -34,7 +34,7 @@ class FeatureTransform:
         return z.sign() * z.abs() ** self.power
 
     def __str__(self) -> str:
-        return "none" if self.kind == "none" else f"{self.kind}:{self.power:g}"
+        return "none" if self.kind == "none" else f"{self.kind}:{self.power}"
 
     @classmethod
     def parse(cls, text: str) -> "FeatureTransform":

@@ -26,7 +26,7 @@ def results_table(runs: Sequence[tuple[str, dict[str, Any]]]) -> Table:
         if number:
             table.add_section()
         for label, accuracy in results["accuracy"].items():
-            table.add_row(name, *_head_cells(results, label, accuracy))
+            table.add_row(Text(name), *_head_cells(results, label, accuracy))
             name = ""
     return table
 
@@ -97,7 +97,7 @@ def recall_table(recalls: Sequence[float | None], class_names: Sequence[str]) ->
 
 def listing_table(rows: Sequence[Any], root: Path) -> Table:
     """Data sets: what they are and where they lie."""
-    table = Table(title=f"Data sets (looked for in {root})", title_justify="left")
+    table = Table(title=Text(f"Data sets (looked for in {root})", style="table.title"), title_justify="left")
     for name in ("name", "what", "train", "test", "where"):
         table.add_column(name, justify="right" if name in ("train", "test") else "left", overflow="fold")
     for row in rows:

@@ -3,14 +3,13 @@
 Raw sums in float32 would cancel, so what travels is the mean (float64) and the centred scatter W = Σ (z − mu)(z − mu)ᵀ.
 """
 
-import json
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.moments import ClassStatistics
 
 FORMAT = "ccvr-statistics/1"
@@ -29,37 +28,32 @@ def to_bytes(statistics: ClassStatistics, *, dtype: torch.dtype = torch.float32)
     present = _of_classes(statistics, classes)
     d = statistics.num_features
     rows, columns = torch.triu_indices(d, d)
-    header = {
-        "format": FORMAT,
-        "transform": statistics.transform,
-        "digest": statistics.digest,
-        "num_classes": str(statistics.num_classes),
-        "num_features": str(d),
-    }
     tensors = {
         "classes": classes,
         "count": present.count,
         "mean": present.total / present.count.unsqueeze(1),
         "scatter": scatter(present)[:, rows, columns].to(dtype),
     }
-    return save(tensors, header)
+    return tensors_to_bytes(
+        tensors,
+        format=FORMAT,
+        transform=statistics.transform,
+        digest=statistics.digest,
+        num_classes=statistics.num_classes,
+        num_features=d,
+    )
 
 
 def from_bytes(blob: bytes) -> ClassStatistics:
     """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are a StatisticsError."""
     try:
-        header_size = int.from_bytes(blob[:8], "little")
-        header = json.loads(blob[8 : 8 + header_size])["__metadata__"]
-        tensors = load(blob)
-        if header["format"] != FORMAT:
-            raise StatisticsError(f"statistics of format {header['format']!r}; this version reads {FORMAT!r}.")
-        return _unpack(header, tensors)
-    except (SafetensorError, LookupError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+        return _unpack(*tensors_from_bytes(blob, format=FORMAT))
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as error:
         reason = str(error).partition("\n")[0]
         raise StatisticsError(f"these bytes are not class statistics ({reason}).") from error
 
 
-def _unpack(header: dict[str, str], tensors: dict[str, Tensor]) -> ClassStatistics:
+def _unpack(header: dict[str, Any], tensors: dict[str, Tensor]) -> ClassStatistics:
     num_classes, d = int(header["num_classes"]), int(header["num_features"])
     _require_sound(tensors, num_classes, d)
     whole = ClassStatistics.zeros(num_classes, d, transform=header["transform"], digest=header["digest"])

@@ -1,0 +1,38 @@
+"""Named tensors and a header as bytes: the one layout of checkpoints, heads, models and statistics."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ccvr.models.state import Tensors
+
+# One metadata entry only: safetensors writes several in no fixed order, and equal files must have equal bytes.
+KEY = "ccvr"
+
+
+class UnreadableTensors(ValueError):
+    """Bytes that are not what they should be; the message says in which way."""
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor], *, format: str, **header: Any) -> bytes:
+    """A safetensors file whose header names its ``format``."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    return save(plain, {KEY: json.dumps({"format": format, **header})})
+
+
+def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Tensors]:
+    """The header and the tensors of bytes in that ``format``."""
+    try:
+        tensors = load(blob)
+        length = int.from_bytes(blob[:8], "little")
+        header = json.loads(json.loads(blob[8 : 8 + length])["__metadata__"][KEY])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UnreadableTensors(str(error)) from error
+    if not isinstance(header, dict) or header.get("format") != format:
+        found = header.get("format") if isinstance(header, dict) else header
+        raise UnreadableTensors(f"the format is {found!r}, this version reads {format!r}")
+    return header, tensors

@@ -1,0 +1,60 @@
+"""Killed at any moment and resumed, a run ends in the same bits as one left alone."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.end_to_end.tiny import TINY
+
+from ccvr.core.run import RunFolder
+from ccvr.experiment.pipeline import run
+from ccvr.experiment.spec import to_toml
+
+KILLER = Path(__file__).with_name("killer.py")
+TIMES = {"seconds", "samples"}
+
+
+def without_times(value):
+    if isinstance(value, dict):
+        return {key: without_times(item) for key, item in value.items() if key not in TIMES}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def contents(folder):
+    """Everything in a run that must not depend on when it was killed."""
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.suffix in (".safetensors", ".toml")
+    }
+    files["results"] = without_times(json.loads((folder / "results.json").read_text()))
+    files["rounds"] = without_times(RunFolder(folder).read_rounds())
+    return files
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    run(TINY, folder)
+    return contents(folder)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sigkill_at_random_moments(seed, left_alone, tmp_path):
+    spec, folder = tmp_path / "spec.toml", tmp_path / "run"
+    spec.write_text(to_toml(TINY))
+    done = subprocess.run(
+        [sys.executable, KILLER, spec, folder, "10", str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 3
+    found = contents(folder)
+    assert found.keys() == left_alone.keys()
+    for name, content in left_alone.items():
+        assert found[name] == content, name

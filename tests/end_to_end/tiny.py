@@ -1,0 +1,17 @@
+"""A run that takes a second: two clients' worth of everything."""
+
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.spec import CheckpointSpec, Spec
+from ccvr.training.spec import TrainingSpec
+
+TINY = Spec(
+    threads=1,
+    data=DataSpec(validation=0.15),
+    partition=PartitionSpec(num_clients=4, alpha=0.5),
+    training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75),
+    calibration=CalibrationSpec(
+        methods=("ccvr", "ccvr,transform=tukey,label=t1", "oracle", "oracle-partial,per_class=5"), num_virtual=50
+    ),
+    checkpoint=CheckpointSpec(every=2),
+)

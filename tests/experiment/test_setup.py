@@ -1,0 +1,73 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load
+
+from ccvr.core.errors import SpecError
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.setup import prepare
+from ccvr.experiment.spec import Spec
+from ccvr.models.transform import FeatureTransform
+from ccvr.training.memories import Memories
+from ccvr.training.spec import TrainingSpec
+
+TINY = Spec(training=TrainingSpec(rounds=1, local_epochs=1), partition=PartitionSpec(num_clients=4, alpha=0.5))
+
+
+def test_the_seed_changes_weights_but_not_owners():
+    first, second = (prepare(replace(TINY, seed=seed)) for seed in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(first.kept.shards, second.kept.shards, strict=True))
+    assert first.fresh_model().digest() != second.fresh_model().digest()
+
+
+def test_the_partitions_seed_changes_owners_but_not_weights():
+    first, second = (prepare(replace(TINY, partition=replace(TINY.partition, seed=seed))) for seed in (1, 2))
+    assert not all(np.array_equal(a, b) for a, b in zip(first.kept.shards, second.kept.shards, strict=True))
+    assert first.fresh_model().digest() == second.fresh_model().digest()
+
+
+def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
+    setup = prepare(replace(TINY, data=DataSpec(validation=0.15)))
+    held = np.concatenate(setup.held_out.shards)
+    kept = np.concatenate(setup.kept.shards)
+    assert not np.intersect1d(held, kept).size
+    assert len(held) + len(kept) == len(setup.dataset.train)
+    assert 0.1 < len(held) / len(setup.dataset.train) < 0.15
+    # Poison the held-out images: were one of them read, training or statistics would change.
+    poisoned_images = setup.dataset.train.images.clone()
+    poisoned_images[held] = 255 - poisoned_images[held]
+    poisoned = replace(setup.dataset, train=replace(setup.dataset.train, images=poisoned_images))
+    model = setup.fresh_model()
+    outcomes = []
+    for dataset in (setup.dataset, poisoned):
+        engine = LocalEngine(setup.spec, dataset, setup.kept, setup.held_out)
+        (state,) = engine.rounds(setup.fresh_model(), memories=Memories(tmp_path), resume=None)
+        statistics = list(engine.statistics(model, FeatureTransform()))
+        outcomes.append((state, statistics, list(engine.score(model))))
+    (state, statistics, scores), (other_state, other_statistics, other_scores) = outcomes
+    assert all(torch.equal(state.parameters[name], other_state.parameters[name]) for name in state.parameters)
+    assert all(torch.equal(a.outer, b.outer) for a, b in zip(statistics, other_statistics, strict=True))
+    counts = np.stack([client.count.numpy() for client in statistics])
+    assert np.array_equal(counts, setup.label_counts)
+    assert sum(int(score.total.sum()) for score in scores) == len(held)
+    assert any(a.loss != b.loss for a, b in zip(scores, other_scores, strict=True))
+
+
+def test_the_saved_partition_says_who_owns_what():
+    setup = prepare(replace(TINY, data=DataSpec(validation=0.15)))
+    saved = load(setup.partition_bytes())
+    labels = setup.dataset.train.labels.numpy()
+    for client, (kept, held) in enumerate(zip(setup.kept.shards, setup.held_out.shards, strict=True)):
+        assert np.array_equal(np.flatnonzero(saved["owner"] == client), np.sort(np.concatenate([kept, held])))
+        assert saved["held_out"][held].all()
+        assert not saved["held_out"][kept].any()
+        assert np.array_equal(saved["label_counts"][client], np.bincount(labels[kept], minlength=10))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_a_device_that_is_not_there():
+    with pytest.raises(SpecError, match=r'device is "cuda", but torch finds no CUDA device\. Use --device cpu\.'):
+        prepare(replace(TINY, device="cuda"))
