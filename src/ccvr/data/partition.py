@@ -82,8 +82,13 @@ def shards(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -
             owners[index].append(client)
     parts: list[list[IntArray]] = [[] for _ in range(spec.num_clients)]
     for label, clients in zip(classes, owners, strict=True):
-        pieces = np.array_split(rng.permutation(np.flatnonzero(labels == label)), len(clients))
-        for client, piece in zip(clients, pieces, strict=True):
+        owned = rng.permutation(np.flatnonzero(labels == label))
+        if len(owned) < len(clients):
+            raise PartitionError(
+                f"shards has {len(clients)} owners for class {label}, which has {len(owned)} images. "
+                "Lower partition.classes_per_client or partition.num_clients."
+            )
+        for client, piece in zip(clients, np.array_split(owned, len(clients)), strict=True):
             parts[client].append(piece)
     return [np.concatenate(part) for part in parts]
 

@@ -21,7 +21,7 @@ from ccvr.training.rounds import RoundState, first_state
 def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> Iterator[Started | RoundDone]:
     """Run the rounds that no checkpoint has, and leave the last state in ``model``."""
     spec, memories = setup.spec, Memories(folder.memories)
-    state = reached = newest_state(folder) or first_state(model, spec.training)
+    state = reached = newest_state(folder) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
     started = time.perf_counter()

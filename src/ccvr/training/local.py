@@ -78,7 +78,7 @@ def train_client(
     started = time.perf_counter()
     model.load_state_dict(received.parameters | received.buffers)
     anchor = copy.deepcopy(model).eval().requires_grad_(False)
-    context = LocalContext(model, anchor, memory, received.broadcast, spec.lr)
+    context = LocalContext(model, anchor, memory, received.broadcast, _label_counts(model, client), spec.lr)
     objectives = [factory(context) for factory in factories]
     with torch.random.fork_rng(devices=[]):
         # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -108,6 +108,11 @@ def train_client(
             seconds=time.perf_counter() - started,
         ),
     )
+
+
+def _label_counts(model: SplitModel, client: Client) -> Tensor:
+    labels = client.images.source.labels[torch.from_numpy(client.indices)]
+    return torch.bincount(labels, minlength=model.head.weight.shape[0]).to(model.head.weight.device)
 
 
 def _descend(

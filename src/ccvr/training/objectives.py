@@ -24,6 +24,8 @@ class LocalContext:
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
     """What the server sent beside the model."""
+    label_counts: Tensor
+    """This client's images of each class, [C]."""
     lr: float
 
 

@@ -49,10 +49,10 @@ def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[Int
     return [np.sort(rng.choice(num_clients, size, replace=False)) for _ in range(spec.rounds)]
 
 
-def first_state(model: SplitModel, spec: TrainingSpec) -> RoundState:
+def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> RoundState:
     """The state before the first round."""
     parameters = parameters_of(model)
-    return RoundState(0, parameters, buffers_of(model), server_update(spec).init(parameters), {})
+    return RoundState(0, parameters, buffers_of(model), server_update(spec).init(parameters, num_clients), {})
 
 
 def federate(
@@ -69,7 +69,7 @@ def federate(
     Clients train and are folded largest first, ties by id.
     """
     server = server_update(spec)
-    state = resume or first_state(model, spec)
+    state = resume or first_state(model, len(clients), spec)
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
         sent = GlobalState(state.parameters, state.buffers, server.broadcast(state.server))

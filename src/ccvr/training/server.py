@@ -15,7 +15,7 @@ class ServerUpdate:
     Parameters only: buffers follow ``training.buffers``. Results come one by one and are not kept.
     """
 
-    def init(self, parameters: Tensors) -> Tensors:
+    def init(self, parameters: Tensors, num_clients: int) -> Tensors:
         """What the server remembers before the first round."""
         return {}
 
@@ -42,7 +42,7 @@ class ServerMomentum(ServerUpdate):
 
     beta: float
 
-    def init(self, parameters: Tensors) -> Tensors:
+    def init(self, parameters: Tensors, num_clients: int) -> Tensors:
         return {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in parameters.items()}
 
     def apply(self, parameters: Tensors, results: Iterable[LocalResult], state: Tensors) -> tuple[Tensors, Tensors]:

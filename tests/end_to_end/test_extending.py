@@ -1,0 +1,42 @@
+"""Every block of docs/extending.md: it runs, and it fits its budget of lines."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ccvr.cli.run import command
+
+PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+BUDGETS = {"A partitioner": 25, "A data set": 20, "A local objective": 25, "A server update": 15}
+
+
+def code(section):
+    (block,) = re.findall(r"```python\n(.*?)```", SECTIONS[section], re.DOTALL)
+    return block
+
+
+def lines_of_code(block):
+    """Lines that say something: no blanks, comments, imports or docstrings."""
+    without_docstrings = re.sub(r'^\s*""".*?"""$', "", block, flags=re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for line in without_docstrings.splitlines()]
+    return [line for line in lines if line and not line.startswith(("#", "import ", "from "))]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_commands_run(section, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"mine_{list(SECTIONS).index(section)}"  # a module is imported once; each section is one of its own
+    (tmp_path / f"{name}.py").write_text(code(section))
+    commands = re.findall(r"^    ccvr run (.+)$", SECTIONS[section], re.MULTILINE)
+    assert commands
+    for line in commands:
+        command([*line.replace("mine:", f"{name}:").split(), "--training.local-epochs", "1"])
+        assert "Run folder: runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("section", BUDGETS)
+def test_the_budget(section):
+    assert len(lines_of_code(code(section))) <= BUDGETS[section]
