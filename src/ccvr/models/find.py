@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
@@ -52,7 +51,7 @@ def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
 
     hooks = [module.register_forward_hook(remember(name)) for name, module in _linears(model).items()]
     try:
-        with torch.no_grad(), evaluating(model):
+        with evaluating(model):
             return calls, model(example)
     except Exception as error:  # a model of the user's may raise anything
         shape, reason = list(example.shape), str(error).strip().partition("\n")[0]

@@ -1,18 +1,20 @@
-"""Train and eval mode of a model, put back as they were."""
+"""Look at a model without leaving a trace."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import nn
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode for a while; every submodule gets its own mode back, since some may be frozen in eval mode."""
+    """Eval mode without gradients; afterwards every module is in the mode it was in, some may be frozen in eval."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        yield
+        with torch.no_grad():
+            yield
     finally:
         for module, mode in modes:
             module.training = mode

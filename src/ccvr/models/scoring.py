@@ -52,7 +52,6 @@ def count(scores: Tensor, labels: Tensor) -> ClassCounts:
     )
 
 
-@torch.no_grad()
 def score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> ClassCounts:
     """The counts of a model in eval mode over all batches."""
     device = next(model.parameters()).device

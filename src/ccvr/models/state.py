@@ -9,14 +9,14 @@ Tensors = dict[str, Tensor]
 
 
 def parameters_of(model: nn.Module) -> Tensors:
-    """A copy of the trained tensors."""
-    return {name: tensor.detach().clone() for name, tensor in model.named_parameters(remove_duplicate=False)}
+    """A copy of the trained tensors, on the CPU."""
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.named_parameters(remove_duplicate=False)}
 
 
 def buffers_of(model: nn.Module) -> Tensors:
-    """A copy of the tensors that are kept but not trained, such as BatchNorm's running moments."""
+    """A copy, on the CPU, of the tensors that are kept but not trained, such as BatchNorm's running moments."""
     names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if name not in names}
+    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items() if name not in names}
 
 
 def num_bytes(*groups: Mapping[str, Tensor]) -> int:

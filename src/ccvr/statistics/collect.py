@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-import torch
 from torch import Tensor
 
+from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.moments import ClassStatistics
@@ -12,18 +12,13 @@ from ccvr.statistics.moments import ClassStatistics
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
-@torch.no_grad()
 def features_of(model: SplitModel, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     """Features z [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = model.head.weight.device
-    modes = [(module, module.training) for module in model.modules()]  # one by one: some may be frozen in eval mode
-    model.eval()
-    try:
-        for images, labels in batches:
-            yield model.features(images.to(device)).cpu(), labels.cpu()
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    for images, labels in batches:
+        with evaluating(model):
+            z = model.features(images.to(device)).cpu()
+        yield z, labels.cpu()
 
 
 def collect(

@@ -78,7 +78,15 @@ def train_client(
     started = time.perf_counter()
     model.load_state_dict(received.parameters | received.buffers)
     anchor = copy.deepcopy(model).eval().requires_grad_(False)
-    context = LocalContext(model, anchor, memory, received.broadcast, _label_counts(model, client), spec.lr)
+    device = model.head.weight.device
+    context = LocalContext(
+        model=model,
+        anchor=anchor,
+        memory={name: tensor.to(device) for name, tensor in memory.items()},
+        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
+        label_counts=_label_counts(client, model.head.weight.shape[0]).to(device),
+        lr=spec.lr,
+    )
     objectives = [factory(context) for factory in factories]
     with torch.random.fork_rng(devices=[]):
         # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -110,9 +118,8 @@ def train_client(
     )
 
 
-def _label_counts(model: SplitModel, client: Client) -> Tensor:
-    labels = client.images.source.labels[torch.from_numpy(client.indices)]
-    return torch.bincount(labels, minlength=model.head.weight.shape[0]).to(model.head.weight.device)
+def _label_counts(client: Client, num_classes: int) -> Tensor:
+    return torch.bincount(client.images.source.labels[torch.from_numpy(client.indices)], minlength=num_classes)
 
 
 def _descend(
