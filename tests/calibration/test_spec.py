@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ccvr.calibration.spec import Calibration, CalibrationOptions, CalibrationSpec, parse_calibration
-from ccvr.calibration.table import CALIBRATORS, deployed_label, parse_calibrations
+from ccvr.calibration.table import CALIBRATORS, deployed_label, parse_calibrations, require_deployable
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.models.heads import LinearHead
 from ccvr.statistics.moments import statistics_of
@@ -176,6 +176,12 @@ def test_the_defaults_are_sound():
             "Choose one of: ccvr, uncalibrated.",
         ),
         (
+            CalibrationSpec(methods=("oracle", "ccvr")),
+            SpecError,
+            'calibration.deploy is "oracle", which needs every client\'s raw features and cannot be deployed. '
+            "Choose one of: ccvr, uncalibrated.",
+        ),
+        (
             CalibrationSpec(methods=(), deploy="ccvr"),
             SpecError,
             'calibration.deploy is "ccvr", which is no label. Choose one of: uncalibrated.',
@@ -193,14 +199,18 @@ def test_errors_of_a_spec(spec, error, message):
         (("ccvr", "ccvr,label=few"), "few", "few"),
         (("ccvr",), "uncalibrated", "uncalibrated"),
         ((), "", "uncalibrated"),
-        (("oracle", "ccvr"), "", "ccvr"),
-        (("oracle",), "", "uncalibrated"),
+        (("oracle",), "uncalibrated", "uncalibrated"),
     ],
-    ids=["the first", "the chosen", "none", "none there", "the first that can be", "none that can be"],
+    ids=["the first", "the chosen", "none", "none there", "an oracle beside"],
 )
 def test_the_deployed_label(methods, deploy, label):
     spec = CalibrationSpec(methods=methods, deploy=deploy)
     assert deployed_label(spec, parse_calibrations(spec)) == label
+
+
+def test_deploying_later_refuses_what_is_no_calibrator():
+    message = message_of(SpecError, lambda: require_deployable("mine", {"mine": "json:loads"}))
+    assert message == '"json:loads" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.'
 
 
 # --- a user's own -----------------------------------------------------------------------------------------------------

@@ -119,6 +119,8 @@ def test_a_class_with_one_sample_has_a_scatter_of_exact_zeros():
     one = statistics_of(z[:1], torch.tensor([1]), 3)
     assert not scatter(one).any()
     assert not load(to_bytes(one))["scatter"].any()
+    noisy = ClassStatistics("none", "", one.count, one.total, one.outer + 1e-9)  # as after secure aggregation
+    assert not scatter(noisy).any()
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

@@ -85,15 +85,20 @@ CALIBRATORS: Table[Calibrator] = Table(
 )
 
 
+def find_calibrator(method: str) -> Calibrator:
+    """The row of a method; a user's own must be a ``Calibrator`` as well."""
+    row = CALIBRATORS[method]
+    if not isinstance(row, Calibrator):
+        raise SpecError(f'"{method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.')
+    return row
+
+
 def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     """All calibrations of a spec, checked: known methods, one label each, a deployable one to deploy."""
     calibrations = tuple(parse_calibration(text, spec) for text in spec.methods)
     labels = [calibration.label for calibration in calibrations]
     for calibration in calibrations:
-        if not isinstance(CALIBRATORS[calibration.method], Calibrator):
-            raise SpecError(
-                f'"{calibration.method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.'
-            )
+        find_calibrator(calibration.method)
         if labels.count(calibration.label) > 1:
             raise SpecError(f'two calibrations are labelled "{calibration.label}". Give each its own with label=….')
     deployed_label(spec, calibrations)
@@ -101,20 +106,16 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
 
 
 def deployed_label(spec: CalibrationSpec, calibrations: Sequence[Calibration]) -> str:
-    """The label of the calibration that becomes the model: the one that was asked for, else the first that can be."""
+    """The label of the calibration that becomes the model: the one that was asked for, else the first."""
     methods = {calibration.label: calibration.method for calibration in calibrations}
-    chosen = spec.deploy or _deployable(methods)[0]
+    chosen = spec.deploy or next(iter(methods), UNCALIBRATED)
     require_deployable(chosen, methods)
     return chosen
 
 
-def _deployable(methods: Mapping[str, str]) -> list[str]:
-    return [label for label, method in methods.items() if not CALIBRATORS[method].raw] + [UNCALIBRATED]
-
-
 def require_deployable(label: str, methods: Mapping[str, str]) -> None:
     """Refuse a label that nobody has, and one whose ``methods`` entry needs raw features."""
-    allowed = _deployable(methods)
+    allowed = [name for name, method in methods.items() if not find_calibrator(method).raw] + [UNCALIBRATED]
     if label in allowed:
         return
     fact = "needs every client's raw features and cannot be deployed" if label in methods else "is no label"

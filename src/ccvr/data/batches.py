@@ -64,7 +64,7 @@ def epoch(images: TrainingImages, indices: IntArray, batch_size: int, *, rng: np
     A last batch of a single image is left out when there are others: batch normalisation cannot learn from one.
     """
     order = rng.permutation(indices)
-    if len(order) > batch_size > 1 and len(order) % batch_size == 1:
+    if len(order) > batch_size and len(order) % batch_size == 1:
         order = order[:-1]
     for start in range(0, len(order), batch_size):
         yield images.take(order[start : start + batch_size], rng=rng)

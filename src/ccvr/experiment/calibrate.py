@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ccvr.calibration.spec import UNCALIBRATED, Calibration
-from ccvr.calibration.table import CALIBRATORS
+from ccvr.calibration.table import find_calibrator
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
@@ -42,7 +42,7 @@ def fit_all(
     trained = copy_head(model.head).cpu()
     for calibration in calibrations:
         started = time.perf_counter()
-        calibrator, options = CALIBRATORS[calibration.method], calibration.options
+        calibrator, options = find_calibrator(calibration.method), calibration.options
         seed = setup.spec.seed if options.seed is None else options.seed
         rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
         head = calibrator.fit(trained, evidence, options, rng=rng)

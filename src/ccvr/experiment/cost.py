@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from ccvr.calibration.table import CALIBRATORS, parse_calibrations
+from ccvr.calibration.table import find_calibrator, parse_calibrations
 from ccvr.data.batches import TrainingImages
 from ccvr.data.catalogue import extent
 from ccvr.data.images import LabelledImages
@@ -57,7 +57,7 @@ def estimate(spec: Spec) -> Cost:
     share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
     samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
     state = num_bytes(parameters_of(model), buffers_of(model))
-    collects = any(not CALIBRATORS[calibration.method].raw for calibration in calibrations)
+    collects = any(not find_calibrator(calibration.method).raw for calibration in calibrations)
     owned = spec.partition.num_clients * size.num_classes
     return Cost(
         samples=samples,

@@ -76,10 +76,10 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialisation"))
         model = factory(image_shape, num_classes)
-    if not isinstance(model, nn.Module):
-        raise ModelError(f'model "{name}" returned {type(model).__name__}; it must return a torch.nn.Module.')
-    example = torch.zeros(2, *image_shape, dtype=torch.uint8)
-    split = split_model(model, Normalize(mean, std), example, head_path=spec.head, head_kind=head_kind)
+        if not isinstance(model, nn.Module):
+            raise ModelError(f'model "{name}" returned {type(model).__name__}; it must return a torch.nn.Module.')
+        example = torch.zeros(2, *image_shape, dtype=torch.uint8)
+        split = split_model(model, Normalize(mean, std), example, head_path=spec.head, head_kind=head_kind)
     outputs = split.head.weight.shape[0]
     if outputs != num_classes:
         raise ModelError(f'model "{name}" has {outputs} outputs; the data has {num_classes} classes.')

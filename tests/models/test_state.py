@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from ccvr.models.state import Tensors, WeightedMean, buffers_of, num_bytes, parameters_of
+
+values = st.floats(-1e6, 1e6, width=32)
+weights = st.integers(1, 10**6)
+clients = st.integers(1, 5).flatmap(
+    lambda size: st.lists(st.tuples(st.lists(values, min_size=size, max_size=size), weights), min_size=1, max_size=8)
+)
+
+
+def mean_of(pairs: list[tuple[Tensors, float]]) -> Tensors:
+    mean = WeightedMean()
+    for tensors, weight in pairs:
+        mean.add(tensors, weight)
+    return mean.result()
+
+
+@given(clients)
+def test_it_is_numpys_average_in_double_precision(pairs: list[tuple[list[float], int]]) -> None:
+    rows, shares = np.array([row for row, _ in pairs]), np.array([weight for _, weight in pairs])
+    found = mean_of([({"x": torch.tensor(row, dtype=torch.float64)}, weight) for row, weight in pairs])["x"]
+    assert np.allclose(found.numpy(), np.average(rows, axis=0, weights=shares), rtol=1e-12, atol=1e-6)
+
+
+@given(clients)
+def test_float32_is_rounded_once_at_the_end(pairs: list[tuple[list[float], int]]) -> None:
+    found = mean_of([({"x": torch.tensor(row)}, weight) for row, weight in pairs])["x"]
+    total = sum(weight for _, weight in pairs)
+    exact = [sum(weight * row[i] for row, weight in pairs) / total for i in range(len(pairs[0][0]))]
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, torch.tensor(exact, dtype=torch.float64).float(), rtol=1.2e-7, atol=1e-6)
+
+
+@given(clients, st.randoms(use_true_random=False))
+def test_the_order_matters_in_the_last_bits_only(pairs: list[tuple[list[float], int]], random) -> None:
+    added = [({"x": torch.tensor(row, dtype=torch.float64)}, weight) for row, weight in pairs]
+    shuffled = random.sample(added, len(added))
+    assert torch.allclose(mean_of(added)["x"], mean_of(shuffled)["x"], rtol=1e-12, atol=1e-7)
+
+
+@given(clients, st.integers(2, 1000))
+def test_only_the_ratio_of_weights_counts(pairs: list[tuple[list[float], int]], factor: int) -> None:
+    added = [({"x": torch.tensor(row, dtype=torch.float64)}, weight) for row, weight in pairs]
+    scaled = [(tensors, weight * factor) for tensors, weight in added]
+    assert torch.allclose(mean_of(added)["x"], mean_of(scaled)["x"], rtol=1e-12, atol=1e-7)
+
+
+@given(st.lists(values, min_size=1), weights)
+def test_one_client_is_its_own_mean(row: list[float], weight: int) -> None:
+    assert mean_of([({"x": torch.tensor(row)}, weight)])["x"].tolist() == row
+
+
+@given(st.lists(st.tuples(st.integers(-(2**62), 2**62), weights), min_size=1))
+def test_integers_keep_their_maximum(pairs: list[tuple[int, int]]) -> None:
+    found = mean_of([({"steps": torch.tensor(number)}, weight) for number, weight in pairs])["steps"]
+    assert found.dtype == torch.int64
+    assert found.item() == max(number for number, _ in pairs)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64", "int32", "bool"])
+def test_types_are_kept(name: str) -> None:
+    dtype = getattr(torch, name)
+    found = mean_of([({"x": torch.ones(3).to(dtype)}, 1), ({"x": torch.ones(3).to(dtype)}, 3)])["x"]
+    assert found.dtype == dtype
+    assert found.tolist() == [1, 1, 1]
+
+
+def test_small_clients_are_not_lost_beside_large_ones_in_half_precision() -> None:
+    pairs = [({"x": torch.tensor([60000.0]).half()}, 1000.0)] + [({"x": torch.tensor([1.0]).half()}, 1.0)] * 1000
+    assert mean_of(pairs)["x"].item() == pytest.approx(30000.5, rel=1e-3)  # the sum itself is no half number
+
+
+def test_what_is_added_and_what_comes_out_are_left_alone() -> None:
+    tensors = {"x": torch.ones(2), "n": torch.tensor([1, 2])}
+    mean = WeightedMean()
+    mean.add(tensors, 2)
+    first = mean.result()
+    mean.add({"x": torch.full((2,), 4.0), "n": torch.tensor([5, 0])}, 1)
+    assert tensors["x"].tolist() == [1, 1]
+    assert tensors["n"].tolist() == [1, 2]
+    assert first["x"].tolist() == [1, 1]
+    assert first["n"].tolist() == [1, 2]
+    assert mean.result()["x"].tolist() == [2, 2]
+    assert mean.result()["n"].tolist() == [5, 2]
+
+
+def test_nothing_added_nothing_out() -> None:
+    assert WeightedMean().result() == {}
+
+
+class TestTensorsOfAModel:
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+
+    def test_parameters_and_buffers_are_the_state_each_once(self) -> None:
+        parameters, buffers = parameters_of(self.model), buffers_of(self.model)
+        assert set(parameters) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+        assert set(buffers) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+        state = self.model.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in (parameters | buffers).items())
+
+    def test_they_are_copies_without_gradient(self) -> None:
+        model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        parameters, buffers = parameters_of(model), buffers_of(model)
+        with torch.no_grad():
+            model[0].weight.zero_()
+        model.train()(torch.randn(4, 2))
+        assert parameters["0.weight"].abs().sum() > 0
+        assert not parameters["0.weight"].requires_grad
+        assert buffers["1.num_batches_tracked"].item() == 0
+
+    def test_tied_weights_keep_both_names(self) -> None:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        assert {"0.weight", "1.weight"} <= set(parameters_of(model))
+        assert set(parameters_of(model)) | set(buffers_of(model)) == set(model.state_dict())
+
+    def test_bytes(self) -> None:
+        assert num_bytes(parameters_of(self.model)) == 4 * (6 + 3 + 3 + 3)
+        assert num_bytes(parameters_of(self.model), buffers_of(self.model)) == 4 * (6 + 3 + 3 + 3 + 3 + 3) + 8
+        assert num_bytes() == 0
