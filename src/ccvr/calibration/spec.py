@@ -52,7 +52,7 @@ class CalibrationSpec(CalibrationOptions):
     methods: tuple[str, ...] = ("ccvr", "oracle,epochs=50")
     """Methods, each with its own options behind commas: ccvr "ccvr,num_virtual=50,label=few" "oracle,epochs=50"."""
     deploy: str = ""
-    """Label of the calibration that is saved as the model, or "uncalibrated"; without it the first. Oracles are refused."""
+    """Label of the calibration that is saved as the model, or "uncalibrated"; without it the first. No oracles."""
 
 
 @dataclass(frozen=True)

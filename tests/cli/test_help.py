@@ -1,0 +1,61 @@
+import subprocess
+import sys
+
+import pytest
+from tests.cli.conftest import Command, Launch
+
+from ccvr import __version__
+from ccvr.cli.main import COMMANDS
+from ccvr.experiment.presets import PRESETS
+
+OPTIONS = {
+    "run": ["--out", "--overwrite", "--dry-run", "--quiet", "--seed", "--training.rounds", "--calibration.methods"],
+    "resume": ["The run folder", "--quiet"],
+    "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],
+    "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],
+    "show": ["Run folders", "--partition", "--json"],
+    "data": ["list", "get", "check", "--root"],
+}
+
+
+def test_every_command_has_its_options_here() -> None:
+    assert set(OPTIONS) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command(command: str, flag: str, ccvr: Command) -> None:
+    code, out, err = ccvr(command, flag)
+    assert code == 0
+    assert err == ""
+    assert [option for option in OPTIONS[command] if option not in out] == []
+
+
+@pytest.mark.parametrize("action", ["list", "get", "check"])
+def test_help_of_every_data_command(action: str, ccvr: Command) -> None:
+    code, out, err = ccvr("data", action, "--help")
+    assert (code, err) == (0, "")
+    assert "--root" in out
+
+
+def test_help_of_run_names_every_preset(ccvr: Command) -> None:
+    words = ccvr("run", "--help").out.replace(",", " ").replace(".\n", "\n").split()
+    assert [name for name in PRESETS if name not in words] == []
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]])
+def test_the_commands_at_a_glance(argv: list[str], ccvr: Command) -> None:
+    code, out, err = ccvr(*argv)
+    assert (code, err) == (0, "")
+    assert [name for name in COMMANDS if f"  ccvr {name} " not in out] == []
+
+
+def test_the_version(launch: Launch) -> None:
+    process = launch("--version")
+    assert process.communicate(timeout=60) == (f"ccvr {__version__}\n", "")
+    assert process.returncode == 0
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = "import sys; from ccvr.cli.main import dispatch; dispatch(['--help']); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL, check=True)

@@ -1,0 +1,132 @@
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Command, Launch
+
+from ccvr.experiment.presets import PRESETS
+
+PRESET_NAMES = ", ".join(sorted(PRESETS))
+FROM_RUN = "See `ccvr run --help`."
+SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
+
+MISTAKES = {
+    "rum": 'UnknownName: no command "rum". Did you mean "run"? Known: calibrate, data, evaluate, resume, run, show.',
+    "os:path": 'UnknownName: no command "os:path". Known: calibrate, data, evaluate, resume, run, show.',
+    "--verbose": 'UnknownName: no command "--verbose". Known: calibrate, data, evaluate, resume, run, show.',
+    "run nope": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
+    "run digits-a0.1-fedvag": (
+        f'UnknownName: no preset "digits-a0.1-fedvag". Did you mean "digits-a0.1-fedavg"? Known: {PRESET_NAMES}.'
+    ),
+    "run spec.toml": (
+        "SpecError: spec.toml does not exist. Give a TOML file, or a preset that `ccvr run --help` lists."
+    ),
+    "run --out x --trainin.rounds 1": (
+        f"UsageError: Unrecognized options: --trainin.rounds, 1. Did you mean --training.rounds? {FROM_RUN}"
+    ),
+    "run --out x surplus": f"UsageError: Unrecognized options: surplus. {FROM_RUN}",
+    "run --out x --training.rounds many": (
+        "UsageError: Error parsing --training.rounds: invalid literal for int() with base 10: 'many'. " + FROM_RUN
+    ),
+    "run --training.rounds": (
+        f"UsageError: Missing value for argument '--training.rounds'. Expected 1 values. {FROM_RUN}"
+    ),
+    "run --device tpu": (
+        f"UsageError: invalid choice 'tpu' for argument '--device'. Expected one of ('cpu', 'cuda'). {FROM_RUN}"
+    ),
+    "run --out x --training.rounds 0": "SpecError: training.rounds is 0; give at least 1.",
+    "run --out x --training.lr nan": "SpecError: training.lr is nan; give a number above 0.",
+    "run --out x --training.algorithm fedavgg": (
+        'UnknownName: no algorithm "fedavgg". Did you mean "fedavg"? Known: fedavg, fedavgm, fedprox, moon.'
+    ),
+    "run --out x --calibration.methods ccrv": (
+        'UnknownName: no calibrator "ccrv". Did you mean "ccvr"? Known: ccvr, oracle, oracle-partial.'
+    ),
+    "run --out x --calibration.methods ccvr,epoch=3": (
+        'SpecError: no option "epoch" in calibration "ccvr,epoch=3". Did you mean "epochs"? Known: allocation, '
+        "batch_size, epochs, label, lr, momentum, num_virtual, per_class, seed, start, transform, transform_at, "
+        "weight_decay."
+    ),
+    "run --out x --calibration.methods ccvr,seed=five": 'SpecError: calibration.seed is "five"; give a whole number.',
+    "run --out x --data.name digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',
+    "run --out x --model.name resnet": ('UnknownName: no model "resnet". Known: digits-cnn, mobilenet-v2, simple-cnn.'),
+    "run --out x --model.name simple-cnn": (
+        "ModelError: simple-cnn needs images of at least 16 x 16 pixels; these are 8 x 8."
+    ),
+    "run --out x --partition.kind dirichelt": (
+        'UnknownName: no partition "dirichelt". Did you mean "dirichlet"? Known: dirichlet, iid, shards.'
+    ),
+    "run nope --dry-run": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
+    "run --dry-run --data.name digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',
+    "resume": "UsageError: Missing from ccvr resume: PATH The run folder. (required). See `ccvr resume --help`.",
+    "resume gone": "RunError: gone is not a run: it has no spec.toml. Give a folder that `ccvr run` made.",
+    "calibrate gone": "RunError: gone is not a run: it has no spec.toml. Give a folder that `ccvr run` made.",
+    "calibrate gone --repeats 0": "UsageError: --repeats is 0; give at least 1.",
+    "evaluate gone": "RunError: gone is not a run: it has no spec.toml. Give a folder that `ccvr run` made.",
+    "show": "RunError: no run named. Give run folders: ccvr show runs/*",
+    "show gone": "RunError: gone is not a run: it has no spec.toml. Give a folder that `ccvr run` made.",
+    "show --jsn gone": "UsageError: Unrecognized options: --jsn, gone. Did you mean --json? See `ccvr show --help`.",
+    "data lst": 'UnknownName: no data command "lst". Did you mean "list"? Known: check, get, list.',
+    "data os:getcwd": 'UnknownName: no data command "os:getcwd". Known: check, get, list.',
+    "data check digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',
+    "data get digits": "DataError: digits comes with scikit-learn; there is nothing to download.",
+    "data get": (
+        "UsageError: Missing from ccvr data get: STR The data set's name, as `ccvr data list` shows it. (required). "
+        "See `ccvr data get --help`."
+    ),
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(line: str, ccvr: Command, tmp_path: Path) -> None:
+    assert ccvr(*line.split()) == (2, "", MISTAKES[line] + "\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("columns", ["20", "40", "300"])
+@pytest.mark.parametrize("line", [line for line in MISTAKES if MISTAKES[line].startswith("UsageError")])
+def test_the_line_does_not_depend_on_the_terminal(
+    line: str, columns: str, ccvr: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert ccvr(*line.split()).err == MISTAKES[line] + "\n"
+
+
+def test_a_mistake_beside_help(ccvr: Command) -> None:
+    assert ccvr("run", "--device", "tpu", "--help") == (2, "", MISTAKES["run --device tpu"] + "\n")
+
+
+@pytest.mark.parametrize("line", ["run nope", "run --out x --training.rounds many"])
+def test_a_mistake_in_a_process_of_its_own(line: str, launch: Launch, tmp_path: Path) -> None:
+    process = launch(*line.split())
+    assert process.communicate(timeout=60) == ("", MISTAKES[line] + "\n")
+    assert process.returncode == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spec_file_with_a_mistake(ccvr: Command, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_text("[training]\nround = 3\n")
+    code, out, err = ccvr("run", "spec.toml")
+    assert (code, out) == (2, "")
+    assert err.startswith('SpecError: no field "training.round". Did you mean "rounds"? Known: algorithm, batch_size,')
+    assert err.count("\n") == 1
+    (tmp_path / "spec.toml").write_text("[training\n")
+    reason = "Expected ']' at the end of a table declaration (at line 1, column 10)"
+    assert ccvr("run", "spec.toml").err == f"SpecError: spec.toml is not valid TOML: {reason}.\n"
+
+
+def test_a_folder_in_the_way_is_left_as_it_is(ccvr: Command, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "1.png").write_text("precious")
+    for extra in ([], ["--overwrite"]):
+        code, out, err = ccvr("run", "--out", "photos", *extra)
+        assert (code, out, err) == (2, "", "RunError: photos exists and is not a run. Choose another --out.\n")
+    assert (tmp_path / "photos" / "1.png").read_text() == "precious"
+
+
+def test_data_that_is_not_there(ccvr: Command, tmp_path: Path) -> None:
+    code, out, err = ccvr("run", "cifar10-a0.1-fedavg", "--out", "x")
+    assert (code, out) == (2, "")
+    assert err.startswith("DataError: ")
+    assert "ccvr data get cifar10" in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,146 @@
+import dataclasses
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import TINY, Command, Launch
+
+from ccvr.cli.run import unused_folder
+from ccvr.experiment.presets import PRESETS
+from ccvr.experiment.spec import Spec, from_toml, read_spec, to_toml
+
+SMALL = ["--threads", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
+SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]
+SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1"]
+
+
+class TestDryRun:
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_of_every_preset_is_its_spec_file(self, name: str, ccvr: Command, tmp_path: Path) -> None:
+        # A small batch, for the dry run times a few steps and some presets have large networks.
+        code, out, err = ccvr("run", name, "--dry-run", "--threads", "1", "--training.batch-size", "2")
+        assert (code, err) == (0, "")
+        preset = PRESETS[name]
+        training = dataclasses.replace(preset.training, batch_size=2)
+        assert from_toml(out) == dataclasses.replace(preset, threads=1, training=training)
+        assert "\n# training samples: " in out
+        assert list(tmp_path.iterdir()) == []
+
+    def test_of_nothing_is_the_demo(self, launch: Launch, tmp_path: Path) -> None:
+        process = launch("run", "--dry-run")
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        assert from_toml(out) == Spec()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_it_prints_can_be_run_and_changed(self, ccvr: Command, tmp_path: Path) -> None:
+        (tmp_path / "my.toml").write_text(ccvr("run", *SMALL, "--dry-run").out)
+        code, out, _ = ccvr("run", "my.toml", "--seed", "7", "--dry-run")
+        assert code == 0
+        assert from_toml(out) == dataclasses.replace(read_spec(tmp_path / "my.toml"), seed=7)
+
+    def test_every_option_reaches_the_spec(self, ccvr: Command) -> None:
+        argv = ["--data.augment", "True", "--data.root", "a/b", "--calibration.seed", "4", "--training.clsnorm"]
+        argv += ["--calibration.methods", "ccvr,label=a,seed=5", "oracle", "--partition.alpha", "2"]
+        spec = from_toml(ccvr("run", *argv, "--dry-run", "--threads", "1").out)
+        assert spec.data.augment is True
+        assert spec.data.root == Path("a/b")
+        assert spec.calibration.seed == 4
+        assert spec.calibration.methods == ("ccvr,label=a,seed=5", "oracle")
+        assert spec.training.clsnorm is True
+        assert spec.partition.alpha == 2.0
+
+
+class TestRun:
+    def test_a_run_tells_what_it_does_and_where_it_is(self, ccvr: Command, tmp_path: Path) -> None:
+        code, out, err = ccvr("run", *SMALL, "--out", "mine")
+        assert (code, err) == (0, "")
+        results = json.loads((tmp_path / "mine" / "results.json").read_text())
+        assert "Training images of each client, by class" in out
+        assert f"round 1/1  accuracy {results['accuracy']['uncalibrated']:.2f} %" in out
+        assert f"ccvr: accuracy {results['accuracy']['ccvr']:.2f} %" in out
+        assert out.endswith('Run folder: mine\nThe calibrated model, in Python: ccvr.load("mine")\n')
+
+    def test_quiet_means_quiet(self, ccvr: Command, tmp_path: Path) -> None:
+        assert ccvr("run", *SMALL, "--out", "mine", "--quiet") == (0, "", "")
+        assert (tmp_path / "mine" / "results.json").is_file()
+
+    def test_a_second_run_does_not_take_the_place_of_the_first(self, ccvr: Command, tmp_path: Path) -> None:
+        ccvr("run", *SMALL, "--out", "mine", "--quiet")
+        before = (tmp_path / "mine" / "model.safetensors").read_bytes()
+        code, out, err = ccvr("run", *SMALL, "--seed", "1", "--out", "mine", "--quiet")
+        assert (code, out) == (2, "")
+        assert err == (
+            "RunError: mine holds a run already. Continue it with `ccvr resume mine`, replace it with --overwrite, "
+            "or choose another --out.\n"
+        )
+        assert (tmp_path / "mine" / "model.safetensors").read_bytes() == before
+        assert ccvr("run", *SMALL, "--seed", "1", "--out", "mine", "--quiet", "--overwrite") == (0, "", "")
+        assert (tmp_path / "mine" / "model.safetensors").read_bytes() != before
+
+    def test_folders_without_out_are_named_after_the_spec(self, ccvr: Command, tmp_path: Path) -> None:
+        ccvr("run", *SMALL, "--quiet")
+        ccvr("run", *SMALL, "--quiet")
+        names = sorted(path.name for path in (tmp_path / "runs").iterdir())
+        assert names == ["digits-a0.5-fedavg-seed0", "digits-a0.5-fedavg-seed0-2"]
+
+    def test_unused_folders_are_numbered(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        for expected in ("a", "a-2", "a-3"):
+            assert unused_folder("a") == Path("runs") / expected
+            (tmp_path / "runs" / expected).mkdir(parents=True)
+
+
+LONG = dataclasses.replace(
+    TINY,
+    data=dataclasses.replace(TINY.data, validation=0.8),
+    training=dataclasses.replace(TINY.training, rounds=40),
+)
+
+
+class TestStopped:
+    def test_ctrl_c_says_how_to_go_on_and_resume_does(self, ccvr: Command, launch: Launch, tmp_path: Path) -> None:
+        (tmp_path / "long.toml").write_text(to_toml(LONG))
+        process = launch("run", "long.toml", "--out", "mine")
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("round 2/40"):
+                process.send_signal(signal.SIGINT)
+                break
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err == "\nstopped. Go on with: ccvr resume mine\n"
+
+        code, out, err = ccvr("show", "mine")
+        assert (code, out) == (2, "")
+        assert err == "RunError: mine/results.json is missing. Finish the run with `ccvr resume mine`.\n"
+        assert ccvr("evaluate", "mine").err == "RunError: mine has no model yet. Finish it with `ccvr resume mine`.\n"
+
+        code, out, err = ccvr("resume", "mine")
+        assert (code, err) == (0, "")
+        assert out.startswith("resuming after round ")
+        assert "round 40/40" in out
+        assert "round 1/40" not in out
+        assert len((tmp_path / "mine" / "rounds.jsonl").read_text().splitlines()) == 40
+        assert ccvr("show", "mine").code == 0
+
+    def test_a_finished_run_is_resumed_by_showing_it(self, finished: Path, ccvr: Command) -> None:
+        files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+        code, out, err = ccvr("resume", finished)
+        assert (code, err) == (0, "")
+        assert "ccvr *" in out
+        assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
+
+    def test_a_stopped_calibration_cannot_be_resumed(self, finished: Path, launch: Launch, tmp_path: Path) -> None:
+        shutil.copytree(finished, tmp_path / "run")
+        before = (tmp_path / "run" / "results.json").read_bytes()
+        methods = ["ccvr,label=quick", "ccvr,label=endless,epochs=1000000"]
+        process = launch("calibrate", "run", "--method", *methods)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("quick: accuracy ")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (130, "\nstopped.\n")
+        assert (tmp_path / "run" / "results.json").read_bytes() == before
