@@ -63,12 +63,14 @@ def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:
 
 def owners_table(label_counts: Sequence[Sequence[int]], class_names: Sequence[str], *, most: int = 12) -> Table:
     """Clients × classes: how many images each client has; the middle of a long or wide table is left out."""
-    table = Table(title="Training images of each client, by class", title_justify="left")
-    table.add_column("client", justify="right")
+    table = Table(title="Training images of each client, by class", title_justify="left", padding=0)
+    width = len(str(max(map(sum, label_counts))))  # numbers stay whole; a narrow terminal cuts the names
+    table.add_column("client", justify="right", min_width=width, no_wrap=True)
     columns = _ends(len(class_names), most)
     for column in columns:
-        table.add_column(Text("…" if column is None else str(class_names[column])), justify="right")
-    table.add_column("all", justify="right")
+        name = Text("…" if column is None else str(class_names[column]))
+        table.add_column(name, justify="right", min_width=width - 1, no_wrap=True)
+    table.add_column("all", justify="right", min_width=width, no_wrap=True)
     for row in _ends(len(label_counts), 2 * most):
         if row is None:
             table.add_row(*["…"] * (len(columns) + 2))
