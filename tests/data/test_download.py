@@ -18,8 +18,8 @@ import pytest
 
 from ccvr.core.errors import DataError
 from ccvr.data.catalogue import check, load
+from ccvr.data.digests import digest
 from ccvr.data.download import Progress, download
-from ccvr.data.sources.digests import digest
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 

@@ -12,10 +12,10 @@ import torch
 
 from ccvr.core.errors import DataError, UnknownName
 from ccvr.data.catalogue import CheckedFile, DatasetCheck, Listing, check, listing, load
+from ccvr.data.digests import Record, digest
 from ccvr.data.images import Dataset, LabelledImages
 from ccvr.data.locate import data_root
 from ccvr.data.sources.class_names import CIFAR10_NAMES, CIFAR100_NAMES, FASHION_NAMES
-from ccvr.data.sources.digests import Record, digest
 from ccvr.data.sources.idx import MNIST
 from ccvr.data.sources.rows import ROWS
 from ccvr.data.sources.source import Stored

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from ccvr.core.errors import DataError
+from ccvr.data.digests import verify
 from ccvr.data.images import Dataset
-from ccvr.data.sources.digests import verify
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
 from ccvr.data.sources.source import Embedded, Found, Stored

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from ccvr.core.errors import DataError
 from ccvr.data.catalogue import FOLDER, check, resolve
+from ccvr.data.digests import digest, record_first, verify
 from ccvr.data.locate import own_folder
-from ccvr.data.sources.digests import digest, record_first, verify
 from ccvr.data.sources.source import Embedded, Found, Stored
-from ccvr.data.sources.transfer import transfer
-from ccvr.data.sources.unfinished import Unfinished
+from ccvr.data.transfer import transfer
+from ccvr.data.unfinished import Unfinished
 
 
 class Progress(NamedTuple):

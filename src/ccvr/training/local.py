@@ -77,16 +77,7 @@ def train_client(
     """Train ``model`` (a scratch model of the right shape) from the received state on one client's images."""
     started = time.perf_counter()
     model.load_state_dict(received.parameters | received.buffers)
-    anchor = copy.deepcopy(model).eval().requires_grad_(False)
-    device = model.head.weight.device
-    context = LocalContext(
-        model=model,
-        anchor=anchor,
-        memory={name: tensor.to(device) for name, tensor in memory.items()},
-        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
-        label_counts=_label_counts(client, model.head.weight.shape[0]).to(device),
-        lr=spec.lr,
-    )
+    context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
     with torch.random.fork_rng(devices=[]):
         # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -99,27 +90,31 @@ def train_client(
         )
     outcomes = [objective.finish(num_steps) for objective in objectives]
     parameters, buffers = parameters_of(model), buffers_of(model)
-    payload: Tensors = {name: tensor for outcome in outcomes for name, tensor in outcome.payload.items()}
-    return LocalResult(
-        client=client.id,
-        parameters=parameters,
-        buffers=buffers,
-        num_examples=len(client.indices),
-        num_steps=num_steps,
-        payload=payload,
-        memory={name: tensor for outcome in outcomes for name, tensor in outcome.memory.items()},
-        metrics=LocalMetrics(
-            loss=loss,
-            head_row_norms=tuple(model.head.weight.detach().norm(dim=1).tolist()),
-            bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
-            bytes_up=num_bytes(parameters, buffers, payload),
-            seconds=time.perf_counter() - started,
-        ),
+    payload: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.payload.items()}
+    kept: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.memory.items()}
+    metrics = LocalMetrics(
+        loss=loss,
+        head_row_norms=tuple(model.head.weight.detach().norm(dim=1).tolist()),
+        bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
+        bytes_up=num_bytes(parameters, buffers, payload),
+        seconds=time.perf_counter() - started,
     )
+    return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def _label_counts(client: Client, num_classes: int) -> Tensor:
-    return torch.bincount(client.images.source.labels[torch.from_numpy(client.indices)], minlength=num_classes)
+def _context(
+    model: SplitModel, received: GlobalState, client: Client, memory: Tensors, spec: TrainingSpec
+) -> LocalContext:
+    device = model.head.weight.device
+    labels = client.images.source.labels[torch.from_numpy(client.indices)]
+    return LocalContext(
+        model=model,
+        anchor=copy.deepcopy(model).eval().requires_grad_(False),
+        memory={name: tensor.to(device) for name, tensor in memory.items()},
+        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
+        label_counts=torch.bincount(labels, minlength=model.head.weight.shape[0]).to(device),
+        lr=spec.lr,
+    )
 
 
 def _descend(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ccvr.core.errors import DataError
-from ccvr.data.sources.unfinished import Unfinished
+from ccvr.data.unfinished import Unfinished
 
 TIMEOUT = 30.0
 CHUNK = 1 << 18
