@@ -40,6 +40,13 @@ class TestWriteAtomically:
         assert (tmp_path / "file").read_bytes() == b"new"
 
     @posix
+    def test_whoever_reads_the_old_file_reads_it_to_its_end(self, tmp_path: Path) -> None:
+        write_atomically(tmp_path / "file", b"old")
+        with (tmp_path / "file").open("rb") as reader:
+            write_atomically(tmp_path / "file", b"new")
+            assert reader.read() == b"old"
+
+    @posix
     def test_a_full_disk_leaves_the_old_content_and_no_remains(self, tmp_path: Path) -> None:
         target = tmp_path / "file"
         target.write_bytes(b"old")

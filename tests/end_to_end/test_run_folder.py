@@ -177,3 +177,21 @@ def test_importing_the_package_loads_nothing_heavy():
     code = "import sys, ccvr; dir(ccvr); print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_start_that_was_killed_before_it_wrote_its_spec_can_be_repeated(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".spec.toml.part").write_text("seed = ")
+    short = replace(TINY, training=replace(TINY.training, rounds=1))
+    assert "ccvr" in run(short, tmp_path / "run")["accuracy"]
+
+
+def test_provenance_tells_every_start(finished, copy):
+    first = json.loads((copy / "provenance.json").read_text())
+    assert first["resumed"] == []
+    (copy / "results.json").unlink()
+    *_, last = resume(RunFolder(copy))
+    again = json.loads((copy / "provenance.json").read_text())
+    assert {key: again[key] for key in first if key != "resumed"} == {k: v for k, v in first.items() if k != "resumed"}
+    assert len(again["resumed"]) == 1
+    assert last.results["accuracy"] == finished[1]["accuracy"]

@@ -43,6 +43,11 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def _looks_empty(path: Path) -> bool:
+    """Hidden files do not count: a start that was killed at once leaves one."""
+    return all(entry.name.startswith(".") for entry in path.iterdir())
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Where everything of one run lies."""
@@ -95,7 +100,7 @@ class RunFolder:
         """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
         folder = cls(path)
         try:
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not (path.is_dir() and _looks_empty(path)):
                 folder._make_way(overwrite=overwrite)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -15,7 +15,7 @@ from ccvr.experiment.evidence import RunEvidence
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
 from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
-from ccvr.experiment.train import test
+from ccvr.experiment.train import score_on_test
 from ccvr.models.build import model_name
 from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts
@@ -63,7 +63,7 @@ def _num_bytes(setup: Setup, num_features: int, *, raw: bool) -> int:
 def _score_head(
     results: Results, label: str, model: SplitModel, setup: Setup, engine: Engine, *, seconds: float
 ) -> HeadScored:
-    counts = test(model, setup)
+    counts = score_on_test(model, setup)
     add_score(results, label, counts, setup.label_counts)
     if setup.spec.data.validation:
         held_out = sum(engine.score(model), start=ClassCounts.zeros(setup.dataset.num_classes))

@@ -32,36 +32,44 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
     setup = prepare(spec)
     setup.fresh_model()
     folder = RunFolder.create(path, overwrite=overwrite)
-    folder.write_json(folder.provenance, {**provenance(spec.seed), "resumed": []})
-    write_atomically(folder.partition, setup.partition_bytes())
     write_atomically(folder.spec, to_toml(spec).encode())
-    yield from _execute(setup, folder)
+    with folder.locked():
+        yield from _execute(setup, folder)
 
 
 def resume(folder: RunFolder) -> Iterator[Event]:
     """Bring a run to its end, from wherever it is."""
-    if folder.results.is_file():
-        yield Finished(folder.read_json(folder.results))
-        return
-    spec = read_spec(folder.spec)
-    torch.set_num_threads(spec.threads)
-    setup = prepare(spec)
-    record = folder.read_json(folder.provenance)
-    folder.write_json(folder.provenance, {**record, "resumed": [*record["resumed"], provenance(spec.seed)]})
-    yield from _execute(setup, folder)
+    with folder.locked():
+        if folder.results.is_file():
+            yield Finished(folder.read_json(folder.results))
+            return
+        spec = read_spec(folder.spec)
+        torch.set_num_threads(spec.threads)
+        yield from _execute(prepare(spec), folder)
 
 
 def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
-    with folder.locked():
-        model = setup.fresh_model()
-        engine, results = setup.engine(), empty_results(setup.dataset.class_names)
-        calibrations = parse_calibrations(spec.calibration)
-        yield from train(setup, engine, model, folder)
-        yield score_trained(results, setup, engine, model, folder)
-        yield from fit_all(results, calibrations, setup, engine, model, folder)
-        deploy(results, deployed_label(spec.calibration, calibrations), setup, model, folder)
-        yield Finished(results)
+    _note_start(folder, spec.seed)
+    write_atomically(folder.partition, setup.partition_bytes())
+    model = setup.fresh_model()
+    engine, results = setup.engine(), empty_results(setup.dataset.class_names)
+    calibrations = parse_calibrations(spec.calibration)
+    yield from train(setup, engine, model, folder)
+    yield score_trained(results, setup, engine, model, folder)
+    yield from fit_all(results, calibrations, setup, engine, model, folder)
+    deploy(results, deployed_label(spec.calibration, calibrations), setup, model, folder)
+    yield Finished(results)
+
+
+def _note_start(folder: RunFolder, seed: int) -> None:
+    """Keep where this run comes from: its first start, and every later one."""
+    now = provenance(seed)
+    if not folder.provenance.is_file():
+        folder.write_json(folder.provenance, {**now, "resumed": []})
+        return
+    first = folder.read_json(folder.provenance)
+    folder.write_json(folder.provenance, {**first, "resumed": [*first["resumed"], now]})
 
 
 def calibrate_again(

@@ -28,7 +28,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
     for state in engine.rounds(model, memories=memories, resume=reached):
         last = state.round == spec.training.rounds
         state.load_into(model)
-        counts = test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
+        counts = score_on_test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:
@@ -37,7 +37,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
     state.load_into(model)
 
 
-def test(model: SplitModel, setup: Setup) -> ClassCounts:
+def score_on_test(model: SplitModel, setup: Setup) -> ClassCounts:
     """The counts of a model on the test set."""
     return score(model, in_order(setup.dataset.test), setup.dataset.num_classes)
 
