@@ -33,6 +33,8 @@ def test_the_commands_run(section, tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^    ccvr run (.+)$", SECTIONS[section], re.MULTILINE)
     assert commands
     for line in commands:
+        command([*line.replace("mine:", f"{name}:").split(), "--dry-run"])
+        assert "training samples" in capsys.readouterr().out
         command([*line.replace("mine:", f"{name}:").split(), "--training.local-epochs", "1"])
         assert "Run folder: runs" in capsys.readouterr().out
 

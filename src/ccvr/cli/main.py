@@ -37,6 +37,7 @@ HELP = "\n".join(
 
 def main() -> None:
     """Exit code 0; 2 for a user's mistake; 130 for Ctrl-C."""
+    sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     try:
         dispatch(sys.argv[1:])
         print(end="", flush=True)  # what the buffer still holds, now that a closed pipe can be dealt with

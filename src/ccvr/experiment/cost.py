@@ -15,7 +15,7 @@ from ccvr.models.build import build_model
 from ccvr.models.split import SplitModel
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.statistics.wire import class_bytes
-from ccvr.training.algorithms import local_objectives
+from ccvr.training.algorithms import local_objectives, server_update
 from ccvr.training.local import Client, GlobalState, train_client
 
 
@@ -69,17 +69,19 @@ def estimate(spec: Spec) -> Cost:
 
 
 def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:
-    """Time ten steps of one client, after three that warm up."""
-    seconds, one_epoch = 0.0, replace(spec.training, local_epochs=1)
-    for steps in (3, 10):
-        number = steps * spec.training.batch_size
-        rng = np.random.default_rng(0)
-        pixels = torch.from_numpy(rng.integers(0, 256, (number, *shape), dtype=np.uint8))
-        images = LabelledImages(pixels, torch.arange(number) % num_classes)
+    """Time four steps of one client, after one that warms up, in batches of at most 64."""
+    training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 64))
+    server, parameters = server_update(training), parameters_of(model)
+    broadcast = server.broadcast(server.init(parameters, spec.partition.num_clients))
+    sent = GlobalState(parameters, buffers_of(model), broadcast)
+    seconds = 0.0
+    for steps in (1, 4):
+        number = steps * training.batch_size
+        pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
+        images = LabelledImages(torch.from_numpy(pixels), torch.arange(number) % num_classes)
         client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
-        sent = GlobalState(parameters_of(model), buffers_of(model), {})
         started = time.perf_counter()
-        train_client(model, sent, client, {}, local_objectives(one_epoch), one_epoch, round=1, seed=0)
+        train_client(model, sent, client, {}, local_objectives(training), training, round=1, seed=0)
         seconds = (time.perf_counter() - started) / number
     return seconds
 
