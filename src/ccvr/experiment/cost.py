@@ -69,8 +69,8 @@ def estimate(spec: Spec) -> Cost:
 
 
 def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:
-    """Time four steps of one client, after one that warms up, in batches of at most 64."""
-    training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 64))
+    """Time four steps of one client, after one that warms up, in batches of at most 32."""
+    training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
     server, parameters = server_update(training), parameters_of(model)
     broadcast = server.broadcast(server.init(parameters, spec.partition.num_clients))
     sent = GlobalState(parameters, buffers_of(model), broadcast)
