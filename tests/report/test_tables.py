@@ -8,7 +8,15 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from ccvr.report.tables import listing_table, owners_table, recall_table, repeats_table, results_table, worst_class
+from ccvr.report.tables import (
+    headline,
+    listing_table,
+    owners_table,
+    recall_table,
+    repeats_table,
+    results_table,
+    worst_class,
+)
 
 
 def rendered(table: Table, width: int = 200) -> str:
@@ -171,3 +179,10 @@ def test_data_sets() -> None:
         ["digits", "8 x 8 digits", "1,442", "355", "in scikit-learn"],
         ["cifar10", "photos", "50,000", "10,000", "missing: ccvr data get cifar10"],
     ]
+
+
+def test_the_headline() -> None:
+    found = {"accuracy": {"uncalibrated": 88.7324, "ccvr": 94.6479}, "deployed": "ccvr"}
+    assert headline(found) == "Test accuracy 88.73 % before calibration, 94.65 % after (ccvr): +5.92 points."
+    kept = found | {"deployed": "uncalibrated"}
+    assert headline(kept) == "Test accuracy 88.73 %; the model is saved without calibration."

@@ -9,7 +9,7 @@ from rich.console import Console
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event, Finished, HeadScored, RoundDone, Started
 from ccvr.report.progress import RunProgress
-from ccvr.report.tables import owners_table, results_table
+from ccvr.report.tables import headline, owners_table, results_table
 
 
 def follow(events: Iterator[Event], path: Path, *, quiet: bool) -> None:
@@ -27,6 +27,7 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool) -> None:
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
+        print(headline(results))
         print(f'Run folder: {path}\nThe calibrated model, in Python: ccvr.load("{path}")')
 
 

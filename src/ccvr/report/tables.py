@@ -31,6 +31,17 @@ def results_table(runs: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     return table
 
 
+def headline(results: dict[str, Any]) -> str:
+    """What calibration brought, in one sentence."""
+    before, label = results["accuracy"][UNCALIBRATED], results["deployed"]
+    after = results["accuracy"][label]
+    if label == UNCALIBRATED:
+        return f"Test accuracy {before:.2f} %; the model is saved without calibration."
+    return (
+        f"Test accuracy {before:.2f} % before calibration, {after:.2f} % after ({label}): {after - before:+.2f} points."
+    )
+
+
 def _head_cells(results: dict[str, Any], label: str, accuracy: float) -> list[Text]:
     before = results["accuracy"][UNCALIBRATED]
     gain = "" if label == UNCALIBRATED else f"{accuracy - before:+.2f}"
@@ -63,10 +74,11 @@ def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:
 
 def owners_table(label_counts: Sequence[Sequence[int]], class_names: Sequence[str], *, most: int = 12) -> Table:
     """Clients × classes: how many images each client has; the middle of a long or wide table is left out."""
-    table = Table(title="Training images of each client, by class", title_justify="left", padding=0)
-    width = len(str(max(map(sum, label_counts))))  # numbers stay whole; a narrow terminal cuts the names
-    table.add_column("client", justify="right", min_width=width, no_wrap=True)
     columns = _ends(len(class_names), most)
+    width = len(str(max(map(sum, label_counts))))  # numbers stay whole; a narrow terminal cuts the names
+    padding = 1 if (len(columns) + 2) * (width + 3) <= 80 else 0
+    table = Table(title="Training images of each client, by class", title_justify="left", padding=(0, padding))
+    table.add_column("client", justify="right", min_width=width, no_wrap=True)
     for column in columns:
         name = Text("…" if column is None else str(class_names[column]))
         table.add_column(name, justify="right", min_width=width - 1, no_wrap=True)
