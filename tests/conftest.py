@@ -1,9 +1,26 @@
 """Before anything imports torch: one thread a process, for tests run side by side and threads that wait spin."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory):
+    """The folder of the real CIFAR-10 and CIFAR-100: $CCVR_DATA, or unpacked from ../shared/data; else a skip."""
+    if "CCVR_DATA" in os.environ:
+        return Path(os.environ["CCVR_DATA"])
+    unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack"
+    if not unpack.is_file():
+        pytest.skip("no real images: $CCVR_DATA is not set and there is no ../shared/data")
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run([sys.executable, unpack, folder], check=True, capture_output=True)
+    return folder
