@@ -11,8 +11,7 @@ from ccvr.data.images import Dataset
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
 from ccvr.data.sources.source import Embedded, Found, Stored
-
-FOLDER = "folder:"
+from ccvr.data.spec import FOLDER
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ccvr.core.errors import DataError
-from ccvr.data.catalogue import FOLDER, check, resolve
+from ccvr.data.catalogue import check, resolve
 from ccvr.data.digests import digest, record_first, verify
 from ccvr.data.locate import own_folder
 from ccvr.data.sources.source import Embedded, Found, Stored
+from ccvr.data.spec import FOLDER
 from ccvr.data.transfer import transfer
 from ccvr.data.unfinished import Unfinished
 

@@ -1,9 +1,11 @@
 """What a spec says about images and their owners."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccvr.core.errors import SpecError
+
+FOLDER = "folder:"
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,13 @@ class DataSpec:
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
             raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
+
+    def anchored(self) -> "DataSpec":
+        """The same with absolute paths, so that a run can be resumed from another folder."""
+        root = None if self.root is None else self.root.expanduser().resolve()
+        kind, found, path = self.name.partition(FOLDER)
+        is_folder = found and not kind
+        return replace(self, root=root, name=f"{FOLDER}{Path(path).expanduser().resolve()}" if is_folder else self.name)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ bits.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from ccvr.training.algorithms import local_objectives, server_update
 
 def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]:
     """A new run at ``path``. Whatever can be wrong with the spec is found before the folder is made."""
+    spec = replace(spec, data=spec.data.anchored())
     torch.set_num_threads(spec.threads)
     parse_calibrations(spec.calibration)
     server_update(spec.training)
