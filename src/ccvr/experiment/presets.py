@@ -54,7 +54,6 @@ def _paper_specs() -> Iterator[Spec]:
 
 def _paper_spec(column: Column, algorithm: str) -> Spec:
     return Spec(
-        threads=2,
         data=DataSpec(name=column.data),
         partition=PartitionSpec(kind="dirichlet", num_clients=10, alpha=column.alpha),
         model=ModelSpec(name=column.model),

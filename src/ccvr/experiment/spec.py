@@ -40,7 +40,7 @@ class Spec:
     """Seed of initialisation, training and calibration; who owns what has partition.seed."""
     device: Literal["cpu", "cuda"] = "cpu"
     threads: int = 1
-    """Threads of torch; part of the spec because another number may round differently. One is best for the digits."""
+    """Threads of torch; part of the spec because another number may round differently."""
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
