@@ -44,7 +44,9 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     outcomes = []
     for dataset in (setup.dataset, poisoned):
         engine = LocalEngine(setup.spec, dataset, setup.kept, setup.held_out)
-        (state,) = engine.rounds(setup.fresh_model(), memories=Memories(tmp_path), resume=None)
+        (state,) = engine.rounds(
+            replace(setup, dataset=dataset).fresh_model(), memories=Memories(tmp_path), resume=None
+        )
         statistics = list(engine.statistics(model, FeatureTransform()))
         outcomes.append((state, statistics, list(engine.score(model))))
     (state, statistics, scores), (other_state, other_statistics, other_scores) = outcomes

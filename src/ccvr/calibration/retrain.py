@@ -8,6 +8,9 @@ from ccvr.calibration.spec import CalibrationOptions
 from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import Head
 
+DIVERGED = 1e4
+"""A mean cross-entropy that no head reaches by learning; a guess over a million classes costs 14."""
+
 
 def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
     """Train ``head`` in place on transformed features t [M, d] with labels y [M], and return it.
@@ -31,4 +34,7 @@ def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rn
     with torch.no_grad():
         for name, tensor in head.named_parameters():
             tensor[absent] = kept[name]
+        after = functional.cross_entropy(head.score(t) + silence, y)
+    if not after < DIVERGED:
+        raise CalibrationError(f"re-training diverged: the loss is {after:.3g}. Lower calibration.lr ({options.lr:g}).")
     return head

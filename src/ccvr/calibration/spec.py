@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_type_hints
 
 from ccvr.core.errors import SpecError
-from ccvr.core.fields import parse
+from ccvr.core.fields import parse, require_finite
 from ccvr.core.tables import suggestion
 from ccvr.models.transform import FeatureTransform
 
@@ -84,4 +84,6 @@ def parse_calibration(text: str, base: CalibrationOptions) -> Calibration:
         )
     options = {field.name: getattr(base, field.name) for field in dataclasses.fields(CalibrationOptions)}
     options |= {key: parse(hints[key], value, f"calibration.{key}") for key, value in changes.items()}
-    return Calibration(method, label, CalibrationOptions(**options))
+    parsed = CalibrationOptions(**options)
+    require_finite(parsed, "calibration.")
+    return Calibration(method, label, parsed)

@@ -1,6 +1,7 @@
 """Frozen dataclasses from plain mappings and back: how a spec is read from TOML and written to it."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,16 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         if key not in hints:
             raise SpecError(f'no field "{where}{key}".{suggestion(key, hints)}')
     return cls(**{key: _convert(hints[key], value, f"{where}{key}") for key, value in mapping.items()})
+
+
+def require_finite(value: Any, where: str = "") -> None:
+    """Refuse infinities and NaN in any field of a dataclass, and of the dataclasses in it."""
+    for field in dataclasses.fields(value):
+        item = getattr(value, field.name)
+        if dataclasses.is_dataclass(item):
+            require_finite(item, f"{where}{field.name}.")
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise SpecError(f"{where}{field.name} is {item}; give a finite number.")
 
 
 def plain(value: Any) -> Any:

@@ -43,6 +43,13 @@ def _writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+OWN = {
+    *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
+    *("checkpoints", "memories", "statistics", "heads"),
+}
+"""Everything that a run folder holds."""
+
+
 def _looks_empty(path: Path) -> bool:
     """Hidden files do not count: a start that was killed at once leaves one."""
     return all(entry.name.startswith(".") for entry in path.iterdir())
@@ -115,6 +122,9 @@ class RunFolder:
                 f"{self.path} holds a run already. Continue it with `ccvr resume {self.path}`, "
                 "replace it with --overwrite, or choose another --out."
             )
+        foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in OWN and entry.name[0] != ".")
+        if foreign:
+            raise RunError(f'{self.path} holds "{foreign[0]}", which is no part of a run. Choose another --out.')
         with self.locked():
             pass  # nobody writes it, so it may go
         shutil.rmtree(self.path)

@@ -104,9 +104,16 @@ def draw_partition(labels: IntArray, spec: PartitionSpec) -> Partition:
             f"there are {len(labels)}. Lower partition.min_size or partition.num_clients."
         )
     drawn = PARTITIONERS[spec.kind](labels, spec, rng=stream(spec.seed, "partition"))
+    if not isinstance(drawn, list | tuple) or not all(_are_indices(shard) for shard in drawn):
+        raise PartitionError(f'partition "{spec.kind}" must return a list with one array of whole numbers per client.')
     checked = tuple(np.sort(np.asarray(shard, dtype=np.int64)) for shard in drawn)
     _require_a_partition(checked, len(labels), spec)
     return Partition(checked)
+
+
+def _are_indices(shard: object) -> bool:
+    array = np.asarray(shard)
+    return array.ndim == 1 and (not array.size or np.issubdtype(array.dtype, np.integer))
 
 
 def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: PartitionSpec) -> None:
@@ -125,14 +132,25 @@ def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: Par
 
 
 def hold_out(partition: Partition, labels: IntArray, fraction: float, *, seed: int) -> tuple[Partition, Partition]:
-    """Split each client's images, class by class, into a part that stays and ``fraction`` (rounded down) held out."""
+    """Split each client's images into a part that stays and ``fraction`` of them, rounded down, held out.
+
+    Stratified: each class gives its share, rounded so that the client's total is right; every client keeps an image.
+    """
     kept, held = [], []
     for client, shard in enumerate(partition.shards):
         rng = stream(seed, "validation", client=client)
+        classes, sizes = np.unique(labels[shard], return_counts=True)
         out = [np.empty(0, np.int64)]
-        for label in np.unique(labels[shard]):
-            owned = rng.permutation(shard[labels[shard] == label])
-            out.append(owned[: int(fraction * len(owned))])
+        for label, number in zip(classes, _shares(sizes, int(fraction * len(shard))), strict=True):
+            out.append(rng.permutation(shard[labels[shard] == label])[:number])
         held.append(np.sort(np.concatenate(out)))
         kept.append(np.setdiff1d(shard, held[-1]))
     return Partition(tuple(kept)), Partition(tuple(held))
+
+
+def _shares(sizes: IntArray, total: int) -> IntArray:
+    """``total`` in proportion to ``sizes``: rounded down, the rest to the largest remainders."""
+    exact = sizes * (total / sizes.sum())
+    shares: IntArray = exact.astype(np.int64)
+    shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
+    return shares

@@ -7,6 +7,7 @@ import torch
 
 from ccvr.calibration.spec import UNCALIBRATED, Calibration
 from ccvr.calibration.table import find_calibrator
+from ccvr.core.errors import CalibrationError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
@@ -17,7 +18,7 @@ from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.train import score_on_test
 from ccvr.models.build import model_name
-from ccvr.models.heads import copy_head
+from ccvr.models.heads import Head, copy_head
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
 from ccvr.statistics.wire import class_bytes
@@ -46,6 +47,10 @@ def fit_all(
         seed = setup.spec.seed if options.seed is None else options.seed
         rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
         head = calibrator.fit(trained, evidence, options, rng=rng)
+        if not isinstance(head, Head):
+            raise CalibrationError(
+                f'calibrator "{calibration.method}" gave a {type(head).__name__}; it must be a Head.'
+            )
         seconds = time.perf_counter() - started
         write_atomically(folder.head(calibration.label), head_bytes(head))
         sent = _num_bytes(setup, trained.weight.shape[1], raw=calibrator.raw)

@@ -1,10 +1,12 @@
 """What calibrators ask for, served by an engine and kept in the run."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ccvr.core.errors import StatisticsError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.engine import Engine
 from ccvr.models.split import SplitModel
@@ -23,12 +25,16 @@ class RunEvidence:
 
     def statistics(self, transform: FeatureTransform) -> ClassStatistics:
         path = self.folder.statistics(str(transform).replace(":", "-"))
-        if path.is_file():
-            stored = from_bytes(path.read_bytes())
-            if stored.digest == self.model.digest():
-                return stored
-        write_atomically(path, to_bytes(self._merge(transform), dtype=torch.float64))
+        if not self._is_stored(path):
+            write_atomically(path, to_bytes(self._merge(transform), dtype=torch.float64))
         return from_bytes(path.read_bytes())
+
+    def _is_stored(self, path: Path) -> bool:
+        """Whether the file holds this model's statistics; damaged or foreign ones are collected again."""
+        try:
+            return path.is_file() and from_bytes(path.read_bytes()).digest == self.model.digest()
+        except StatisticsError:
+            return False
 
     def features(self) -> tuple[Tensor, Tensor]:
         return self.engine.features(self.model)

@@ -1,5 +1,7 @@
 """A calibrated model as a file, and back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from ccvr.models.transform import FeatureTransform
 
 MODEL_FORMAT = "ccvr-model/1"
 HEAD_FORMAT = "ccvr-head/1"
+REMEDY = "Delete the run's results.json and make it again with `ccvr resume`."
 
 
 def head_bytes(head: Head) -> bytes:
@@ -22,8 +25,9 @@ def head_bytes(head: Head) -> bytes:
 
 def read_head(path: Path) -> Head:
     header, tensors = _read(path, HEAD_FORMAT)
-    transform = FeatureTransform.parse(header["transform"])
-    return HEADS[header["kind"]](tensors["weight"], tensors.get("bias"), transform)
+    with _understood(path):
+        transform = FeatureTransform.parse(header["transform"])
+        return HEADS[header["kind"]](tensors["weight"], tensors.get("bias"), transform)
 
 
 def model_bytes(model: SplitModel, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:
@@ -47,18 +51,26 @@ def load(run: str | Path, *, head: str | None = None) -> SplitModel:
     """
     folder = RunFolder.open(Path(run))
     if not folder.model.is_file():
-        raise RunError(f"{run} has no model yet. Finish it with `ccvr resume {run}`.")
+        raise RunError(f"{run} has no model. Finish it with `ccvr resume {run}`.")
     model = read_model(folder.model)
     if head is not None:
         if not folder.head(head).is_file():
             known = ", ".join(sorted(path.stem for path in folder.head("x").parent.glob("*.safetensors")))
             raise RunError(f'{run} has no head "{head}". It has: {known}.')
-        model = model.with_head(read_head(folder.head(head)))
+        found = read_head(folder.head(head))
+        if found.weight.shape != model.head.weight.shape:
+            raise RunError(f"{folder.head(head)} is a head of another model. {REMEDY}")
+        model = model.with_head(found)
     return model.eval()
 
 
 def read_model(path: Path) -> SplitModel:
     header, tensors = _read(path, MODEL_FORMAT)
+    with _understood(path):
+        return _rebuild(header, tensors)
+
+
+def _rebuild(header: dict[str, Any], tensors: Tensors) -> SplitModel:
     channels = header["image_shape"][0]
     model = build_model(
         ModelSpec(header["name"], header["head_path"]),
@@ -75,8 +87,18 @@ def read_model(path: Path) -> SplitModel:
     return model
 
 
+@contextmanager
+def _understood(path: Path) -> Iterator[None]:
+    """A header without a field, or tensors that do not fit, are a damaged file."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise RunError(f"{path} is damaged ({reason}). {REMEDY}") from error
+
+
 def _read(path: Path, format: str) -> tuple[dict[str, Any], Tensors]:
     try:
         return tensors_from_bytes(path.read_bytes(), format=format)
     except (UnreadableTensors, OSError) as error:
-        raise RunError(f"{path} cannot be read ({error}). Make it again with `ccvr calibrate`.") from error
+        raise RunError(f"{path} cannot be read ({error}). {REMEDY}") from error

@@ -42,7 +42,7 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
 def resume(folder: RunFolder) -> Iterator[Event]:
     """Bring a run to its end, from wherever it is."""
     with folder.locked():
-        if folder.results.is_file():
+        if folder.results.is_file() and folder.model.is_file():
             yield Finished(folder.read_json(folder.results))
             return
         spec = read_spec(folder.spec)
@@ -53,7 +53,7 @@ def resume(folder: RunFolder) -> Iterator[Event]:
 def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
     _note_start(folder, spec.seed)
-    write_atomically(folder.partition, setup.partition_bytes())
+    _keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
     engine, results = setup.engine(), empty_results(setup.dataset.class_names)
     calibrations = parse_calibrations(spec.calibration)
@@ -64,6 +64,16 @@ def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     yield Finished(results)
 
 
+def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
+    """Who owns what must not change between a run's start and its end."""
+    if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
+        raise RunError(
+            f"{folder.partition} says that others own the images than spec and data say now. "
+            "Undo what was changed in spec.toml or in the data, or start a new run."
+        )
+    write_atomically(folder.partition, drawn)
+
+
 def _note_start(folder: RunFolder, seed: int) -> None:
     """Keep where this run comes from: its first start, and every later one."""
     now = provenance(seed)
@@ -71,7 +81,7 @@ def _note_start(folder: RunFolder, seed: int) -> None:
         folder.write_json(folder.provenance, {**now, "resumed": []})
         return
     first = folder.read_json(folder.provenance)
-    folder.write_json(folder.provenance, {**first, "resumed": [*first["resumed"], now]})
+    folder.write_json(folder.provenance, {**first, "resumed": [*first.get("resumed", []), now]})
 
 
 def calibrate_again(
@@ -87,8 +97,11 @@ def calibrate_again(
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
         state = newest_state(folder)
-        if state is None:
-            raise RunError(f"{folder.path} has no checkpoint left to calibrate. Train it again with `ccvr run`.")
+        if state is None or state.round != spec.training.rounds:
+            raise RunError(
+                f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
+                "Delete its results.json and train the missing rounds again with `ccvr resume`."
+            )
         model = state.load_into(setup.fresh_model())
         yield from fit_all(results, calibrations, setup, setup.engine(), model, folder)
         deploy(results, chosen or results["deployed"], setup, model, folder)

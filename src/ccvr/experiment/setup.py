@@ -34,7 +34,8 @@ class Setup:
         return LocalEngine(self.spec, self.dataset, self.kept, self.held_out)
 
     def fresh_model(self) -> SplitModel:
-        mean, std = channel_moments(self.dataset.train.images)
+        kept = torch.from_numpy(np.concatenate(self.kept.shards))  # what is held out must not show in any constant
+        mean, std = channel_moments(self.dataset.train.images.index_select(0, kept))
         model = build_model(
             self.spec.model,
             self.dataset.shape,

@@ -10,7 +10,7 @@ import tomli_w
 
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
-from ccvr.core.fields import build, plain
+from ccvr.core.fields import build, plain, require_finite
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
 from ccvr.training.spec import TrainingSpec
@@ -49,8 +49,9 @@ class Spec:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise SpecError(f"threads is {self.threads}; give at least 1.")
+        require_finite(self)
+        if not 1 <= self.threads <= 1024:
+            raise SpecError(f"threads is {self.threads}; give a number from 1 to 1024.")
 
     @property
     def name(self) -> str:

@@ -20,7 +20,8 @@ class UnreadableTensors(ValueError):
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], *, format: str, **header: Any) -> bytes:
     """A safetensors file whose header names its ``format``."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Copies, because safetensors refuses tensors that share memory, as tied weights do.
+    plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return save(plain, {KEY: json.dumps({"format": format, **header})})
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ccvr.core.errors import SpecError
 from ccvr.core.tables import Table
 from ccvr.training.objectives import Contrastive, ObjectiveFactory, Proximal
 from ccvr.training.server import ServerMomentum, ServerUpdate
@@ -39,11 +40,22 @@ ALGORITHMS: Table[Algorithm] = Table(
 )
 
 
+def find_algorithm(name: str) -> Algorithm:
+    """The row of an algorithm; a user's own must be an ``Algorithm`` as well."""
+    row = ALGORITHMS[name]
+    if not isinstance(row, Algorithm):
+        raise SpecError(f'"{name}" is no Algorithm. Wrap it: Algorithm(objectives=…, server=…).')
+    return row
+
+
 def local_objectives(spec: TrainingSpec) -> list[ObjectiveFactory]:
     """What a client adds to its cross-entropy: the algorithm's objectives, and clsprox where it is on."""
     clsprox = [partial(Proximal, mu=spec.clsprox, scope="head.")] if spec.clsprox else []
-    return [*ALGORITHMS[spec.algorithm].objectives(spec), *clsprox]
+    return [*find_algorithm(spec.algorithm).objectives(spec), *clsprox]
 
 
 def server_update(spec: TrainingSpec) -> ServerUpdate:
-    return ALGORITHMS[spec.algorithm].server(spec)
+    update = find_algorithm(spec.algorithm).server(spec)
+    if not isinstance(update, ServerUpdate):
+        raise SpecError(f'the server of "{spec.algorithm}" is a {type(update).__name__}; it must be a ServerUpdate.')
+    return update

@@ -84,7 +84,7 @@ def train_client(
         torch.manual_seed(derive_seed(seed, "model", client=client.id, round=round))
         rng = stream(seed, "batches", client=client.id, round=round)
         num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
-    if not np.isfinite(loss):
+    if not (np.isfinite(loss) and all(parameter.isfinite().all() for parameter in model.parameters())):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )

@@ -3,8 +3,10 @@
 from collections.abc import Collection
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
 from ccvr.models.state import Tensors
 
@@ -16,7 +18,13 @@ class Memories:
         self.folder = folder
 
     def read(self, client: int, round: int) -> Tensors:
-        return load_file(self._path(client, round))
+        path = self._path(client, round)
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise RunError(
+                f"the memory {path} cannot be read ({error}). Delete the newest checkpoint to go on from an older one."
+            ) from error
 
     def write(self, client: int, round: int, memory: Tensors) -> None:
         write_atomically(self._path(client, round), save(memory))
