@@ -125,3 +125,13 @@ def test_nothing_to_train_on_is_refused():
         retrain(linear(), torch.empty(0, D), torch.empty(0, dtype=torch.int64), OPTIONS, rng=seeded())
     message = "there are no features to re-train a head on. Take them from clients that have images."
     assert str(refused.value) == message
+
+
+def test_divergence_is_an_error_and_not_a_head():
+    head = LinearHead(torch.zeros(2, 3), torch.zeros(2))
+    features, labels = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    options = CalibrationOptions(lr=1e10, batch_size=8)
+    with pytest.raises(
+        CalibrationError, match=r"re-training diverged: the loss is .*\. Lower calibration\.lr \(1e\+10\)"
+    ):
+        retrain(head, features, labels, options, rng=torch.Generator().manual_seed(0))

@@ -48,6 +48,21 @@ class TestShow:
         assert list(shown) == [str(finished), str(own)]
         assert ccvr("show", finished, own).out.count("uncalibrated") == 2
 
+    def test_an_unfinished_run_among_others(self, finished: Path, own: Path, ccvr: Command) -> None:
+        RunFolder(own).results.unlink()
+        code, out, err = ccvr("show", finished, own)
+        assert (code, err) == (0, f"{own} is not finished: go on with `ccvr resume {own}`.\n")
+        assert out.count("uncalibrated") == 1
+
+    @pytest.mark.parametrize("content", ["{}", "[]"])
+    def test_results_without_their_keys(self, own: Path, ccvr: Command, content: str) -> None:
+        RunFolder(own).results.write_text(content)
+        code, out, err = ccvr("show", own)
+        assert (code, out) == (2, "")
+        assert (
+            err == f"RunError: {own}/results.json is damaged. Delete it and make it again with `ccvr resume {own}`.\n"
+        )
+
     def test_a_damaged_partition(self, own: Path, ccvr: Command) -> None:
         RunFolder(own).partition.write_bytes(b"damaged")
         code, out, err = ccvr("show", own, "--partition")
@@ -124,6 +139,11 @@ class TestCalibrate:
         assert results_of(own) == before
         assert ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet", "--overwrite") == (0, "", "")
         assert results_of(own)["calibrations"]["ccvr"]["epochs"] == 1
+
+    def test_two_of_one_label_are_refused(self, own: Path, ccvr: Command) -> None:
+        code, _, err = ccvr("calibrate", own, "--method", "ccvr,epochs=1,label=x", "ccvr,epochs=2,label=x")
+        assert code == 2
+        assert err == 'UsageError: two calibrations are labelled "x". Give each method its own with label=….\n'
 
     def test_deploying(self, own: Path, ccvr: Command) -> None:
         assert ccvr("calibrate", own, "--method", "ccvr,label=new", "--deploy", "new", "--quiet") == (0, "", "")

@@ -115,8 +115,10 @@ class TestStopped:
 
         code, out, err = ccvr("show", "mine")
         assert (code, out) == (2, "")
-        assert err == "RunError: mine/results.json is missing. Finish the run with `ccvr resume mine`.\n"
-        assert ccvr("evaluate", "mine").err == "RunError: mine has no model yet. Finish it with `ccvr resume mine`.\n"
+        assert err == (
+            "mine is not finished: go on with `ccvr resume mine`.\nRunError: none of these runs is finished.\n"
+        )
+        assert ccvr("evaluate", "mine").err == "RunError: mine has no model. Finish it with `ccvr resume mine`.\n"
 
         code, out, err = ccvr("resume", "mine")
         assert (code, err) == (0, "")

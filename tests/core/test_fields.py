@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.calibration.spec import CalibrationSpec, parse_calibration
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, parse, plain
 from ccvr.experiment.presets import PRESETS
@@ -212,3 +214,11 @@ def test_every_field_of_a_spec_is_checked_for_its_type(path: str) -> None:
 def test_a_spec_that_is_no_toml() -> None:
     with pytest.raises(SpecError, match=r"^spec is not valid TOML: "):
         from_toml("seed = ")
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_no_field_is_infinite(value):
+    with pytest.raises(SpecError, match=r"^calibration\.weight_decay is .*; give a finite number\.$|at least 0"):
+        Spec(calibration=CalibrationSpec(weight_decay=value))
+    with pytest.raises(SpecError, match=r"give a finite number|at least 0|above 0"):
+        parse_calibration(f"ccvr,lr={value}", CalibrationSpec())

@@ -322,7 +322,10 @@ def test_hold_out_takes_a_part_of_each_client_and_class(sizes, fraction, seed):
     partition = Partition(tuple(np.sort(shard) for shard in shards))
     kept, held = hold_out(partition, labels, fraction, seed=seed)
     before, out = partition.label_counts(labels, 3), held.label_counts(labels, 3)
-    assert out.tolist() == [[math.floor(fraction * n) for n in row] for row in before]
+    totals = [math.floor(fraction * n) for n in sizes]
+    assert out.sum(1).tolist() == totals, "the part that was asked for, of every client"
+    shares = before * (np.array(totals) / np.maximum(sizes, 1))[:, None]
+    assert (np.abs(out - shares) < 1).all(), "each class gives its share"
     for whole, stays, goes in zip(partition.shards, kept.shards, held.shards, strict=True):
         assert sorted([*stays, *goes]) == whole.tolist(), "disjoint, and together what it was"
         assert (np.diff(stays) > 0).all()
@@ -338,6 +341,24 @@ def test_hold_out_is_random_by_seed_and_by_client():
     assert [len(shard) for shard in one] == [15, 15]
     assert not np.array_equal(one[0], two[0])
     assert not np.array_equal(one[0], one[1] - 100)
+
+
+def test_hold_out_is_right_for_many_small_clients():
+    labels = np.arange(1000) % 10
+    partition = Partition(tuple(np.split(np.random.default_rng(0).permutation(1000), 50)))
+    assert [len(shard) for shard in hold_out(partition, labels, 0.15, seed=0)[1].shards] == [3] * 50
+
+
+@pytest.mark.parametrize(
+    "drawn", [None, [np.array([0.7, 1.2])], [np.array([[0, 1]])]], ids=["none", "floats", "matrix"]
+)
+def test_a_partitioner_that_returns_no_indices(drawn, tmp_path, monkeypatch):
+    module = f"draws_{type(drawn).__name__}_{np.ndim(drawn[0]) if drawn else 0}"
+    (tmp_path / f"{module}.py").write_text(f"from numpy import array\ndef mine(labels, spec, *, rng): return {drawn!r}")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = PartitionSpec(kind=f"{module}:mine", num_clients=1, min_size=1)
+    message = message_of(PartitionError, lambda: draw_partition(np.zeros(5, np.int64), spec))
+    assert message == f'partition "{module}:mine" must return a list with one array of whole numbers per client.'
 
 
 def test_hold_out_of_one_client_does_not_depend_on_the_others():

@@ -13,7 +13,7 @@ from tests.end_to_end.tiny import TINY
 
 import ccvr
 from ccvr.calibration.spec import Calibration, CalibrationOptions
-from ccvr.core.errors import RunError, SpecError
+from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
@@ -21,6 +21,7 @@ from ccvr.experiment.events import Finished
 from ccvr.experiment.pipeline import calibrate_again, resume, run, start
 from ccvr.experiment.spec import from_toml
 from ccvr.models.scoring import score
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.wire import from_bytes
 from ccvr.training.checkpoint import read_checkpoint
 
@@ -195,3 +196,123 @@ def test_provenance_tells_every_start(finished, copy):
     assert {key: again[key] for key in first if key != "resumed"} == {k: v for k, v in first.items() if k != "resumed"}
     assert len(again["resumed"]) == 1
     assert last.results["accuracy"] == finished[1]["accuracy"]
+
+
+def test_a_lost_last_checkpoint_is_not_replaced_by_an_older_one(copy):
+    RunFolder(copy).checkpoint(4).unlink()
+    before = (copy / "model.safetensors").read_bytes()
+    with pytest.raises(RunError, match=r"has lost the checkpoint of its last round, 4\."):
+        list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions())]))
+    assert (copy / "model.safetensors").read_bytes() == before
+
+
+def test_what_is_deployed_stays_deployed(copy):
+    *_, last = calibrate_again(RunFolder(copy), [], chosen="t1")
+    more = [Calibration("ccvr", "more", CalibrationOptions(num_virtual=5))]
+    *_, last = calibrate_again(RunFolder(copy), more)
+    assert last.results["deployed"] == "t1"
+    assert str(ccvr.load(copy).head.transform) == "tukey:0.5"
+
+
+def test_other_seeds_draw_other_features(copy):
+    rows = [Calibration("ccvr", f"s{seed}", CalibrationOptions(num_virtual=5, seed=seed)) for seed in (1, 2)]
+    list(calibrate_again(RunFolder(copy), rows))
+    first, second = (ccvr.load(copy, head=label).head.weight for label in ("s1", "s2"))
+    assert not torch.equal(first, second)
+
+
+def test_damaged_statistics_are_collected_again(copy):
+    path = copy / "statistics" / "none.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+    assert path.read_bytes() == whole
+
+
+def test_a_deleted_model_is_made_again(copy, finished):
+    (copy / "model.safetensors").unlink()
+    list(resume(RunFolder(copy)))
+    assert (copy / "model.safetensors").read_bytes() == (finished[0] / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("change", [("num_clients = 4", "num_clients = 3"), ("alpha = 0.5", "alpha = 0.6")])
+def test_a_resumed_run_keeps_its_owners(copy, change):
+    (copy / "results.json").unlink()
+    text = (copy / "spec.toml").read_text()
+    assert change[0] in text
+    (copy / "spec.toml").write_text(text.replace(*change))
+    with pytest.raises(RunError, match="says that others own the images"):
+        list(resume(RunFolder(copy)))
+
+
+def test_a_missing_memory_is_one_error(copy):
+    (copy / "results.json").unlink()
+    RunFolder(copy).checkpoint(4).unlink()
+    for path in (copy / "memories").iterdir():
+        path.unlink()
+    with pytest.raises(RunError, match=r"the memory .* cannot be read"):
+        list(resume(RunFolder(copy)))
+
+
+@pytest.mark.parametrize("file", ["model", "heads/t1"])
+def test_a_damaged_model_or_head_is_one_error(copy, file):
+    path = copy / f"{file}.safetensors"
+    format = "ccvr-model/1" if file == "model" else "ccvr-head/1"
+    path.write_bytes(tensors_to_bytes({"x": torch.zeros(2)}, format=format))
+    with pytest.raises(RunError, match="is damaged"):
+        ccvr.load(copy, head=None if file == "model" else "t1")
+
+
+def test_overwriting_spares_what_is_no_part_of_a_run(copy):
+    (copy / "thesis.tex").write_text("precious")
+    with pytest.raises(RunError, match=r'holds "thesis\.tex", which is no part of a run'):
+        list(start(TINY, copy, overwrite=True))
+    assert (copy / "results.json").is_file()
+
+
+def test_scores_every_so_many_rounds_and_at_the_end(tmp_path):
+    run(replace(TINY, training=replace(TINY.training, rounds=3, evaluate_every=2)), tmp_path / "run")
+    scored = [record["accuracy"] is not None for record in RunFolder(tmp_path / "run").read_rounds()]
+    assert scored == [False, True, True]
+
+
+def test_validation_accuracy_is_the_held_out_parts(finished):
+    path, results = finished
+    saved = load_file(path / "partition.safetensors")
+    held = saved["held_out"].nonzero().squeeze(1).numpy()
+    counts = score(ccvr.load(path), in_order(load_data("digits").train, held), 10)
+    assert round(counts.accuracy, 4) == results["validation_accuracy"]["ccvr"]
+
+
+TIED = """
+from torch import nn
+class Tied(nn.Module):
+    def __init__(self, image_shape, num_classes):
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = self.first
+        self.third = nn.Linear(64, 64)
+        self.third.weight = self.first.weight
+        self.out = nn.Linear(64, num_classes)
+        self.aside = nn.Linear(64, 7)
+    def forward(self, x):
+        return self.out(self.third(self.second(self.first(x.flatten(1)).relu()).relu()))
+"""
+
+
+def test_a_model_with_shared_weights_and_a_named_head(tmp_path, monkeypatch):
+    (tmp_path / "tied_model.py").write_text(TIED)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = replace(TINY, model=replace(TINY.model, name="tied_model:Tied", head="out"))
+    results = run(spec, tmp_path / "run")
+    model = ccvr.load(tmp_path / "run")
+    assert round(score(model, in_order(load_data("digits").test), 10).accuracy, 4) == results["accuracy"]["ccvr"]
+    header, _ = tensors_from_bytes((tmp_path / "run" / "model.safetensors").read_bytes(), format="ccvr-model/1")
+    assert header["head_path"] == "out"
+
+
+@pytest.mark.parametrize("lr", [1e30, 1e38])
+def test_a_global_model_that_diverged_is_one_error(tmp_path, lr):
+    training = replace(TINY.training, algorithm="fedavg", lr=lr, batch_size=5000, momentum=0.0)
+    with pytest.raises(TrainingError, match="diverged"):
+        run(replace(TINY, training=training), tmp_path / "run")

@@ -73,3 +73,32 @@ def test_the_saved_partition_says_who_owns_what():
 def test_a_device_that_is_not_there():
     with pytest.raises(SpecError, match=r'device is "cuda", but torch finds no CUDA device\. Use --device cpu\.'):
         prepare(replace(TINY, device="cuda"))
+
+
+def test_the_oracle_sees_every_training_image_and_no_other():
+    setup = prepare(replace(TINY, data=DataSpec(validation=0.15)))
+    _, labels = setup.engine().features(setup.fresh_model())
+    assert np.array_equal(np.bincount(labels, minlength=10), setup.label_counts.sum(0))
+
+
+def test_normalisation_comes_from_the_training_images(tmp_path):
+    setup = prepare(TINY)
+    model = setup.fresh_model()
+    kept = setup.dataset.train.images[torch.from_numpy(np.concatenate(setup.kept.shards))]
+    normal = model.normalize(kept)
+    assert abs(normal.mean().item()) < 1e-5
+    assert abs(normal.std().item() - 1) < 1e-4
+
+
+@pytest.mark.parametrize("augment", [True, False])
+def test_augmentation_is_what_the_spec_says(augment, tmp_path):
+    finals = []
+    for chosen in (augment, None):
+        setup = prepare(replace(TINY, data=DataSpec(augment=chosen)))
+        engine = replace(setup, dataset=replace(setup.dataset, augment=augment)).engine()
+        (state,) = engine.rounds(setup.fresh_model(), memories=Memories(tmp_path), resume=None)
+        finals.append(state.parameters["head.weight"])
+    assert torch.equal(*finals)
+    other = prepare(replace(TINY, data=DataSpec(augment=not augment)))
+    (state,) = other.engine().rounds(other.fresh_model(), memories=Memories(tmp_path), resume=None)
+    assert not torch.equal(state.parameters["head.weight"], finals[0])

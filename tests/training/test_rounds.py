@@ -10,8 +10,12 @@ from torch import nn
 
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.models.split import Normalize, split_model
+from ccvr.models.state import buffers_of, parameters_of
+from ccvr.training.algorithms import server_update
 from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
+from ccvr.training.local import GlobalState, train_client
 from ccvr.training.memories import Memories
+from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
 
@@ -113,7 +117,6 @@ def test_the_report_of_a_round(clients, tmp_path):
     for report in first.clients:
         assert report.num_examples == len(clients[report.client].indices)
         assert report.num_steps == math.ceil(report.num_examples / 4)
-        assert len(report.metrics.head_row_norms) == 3
         size = sum(t.numel() * t.element_size() for t in norm_model().state_dict().values())
         assert report.metrics.bytes_up == report.metrics.bytes_down == size
 
@@ -162,4 +165,51 @@ def test_a_damaged_checkpoint_is_one_error(clients, tmp_path):
 def test_impossible_values(field, value, message):
     with pytest.raises(SpecError) as error:
         replace(SPEC, **{field: value})
+    assert str(error.value) == message
+
+
+def test_head_row_norms_are_the_clients_own(clients, tmp_path):
+    alone = [clients[1]]
+    (state,) = federate(
+        norm_model(), [replace(alone[0], id=0)], replace(SPEC, rounds=1), seed=0, memories=Memories(tmp_path)
+    )
+    rows = state.parameters["head.weight"].pow(2).sum(1).sqrt()
+    torch.testing.assert_close(torch.tensor(state.clients[0].metrics.head_row_norms), rows)
+
+
+def test_the_received_model_is_in_eval_mode_and_without_gradients(clients):
+    seen = []
+
+    class Looking(LocalObjective):
+        def loss(self, step):
+            anchor = self.context.anchor
+            seen.append((any(m.training for m in anchor.modules()), any(p.requires_grad for p in anchor.parameters())))
+            return 0.0
+
+    model = norm_model()
+    sent = GlobalState(parameters_of(model), buffers_of(model), {})
+    train_client(model, sent, clients[0], {}, [Looking], replace(SPEC, rounds=1), round=1, seed=0)
+    assert set(seen) == {(False, False)}
+
+
+def test_a_last_step_that_ruins_the_weights_is_divergence(clients, tmp_path):
+    spec = replace(SPEC, lr=1e40, batch_size=100)
+    with pytest.raises(TrainingError, match=r"client 2 diverged in round 1: its loss is \d"):
+        list(federate(norm_model(), clients, spec, seed=0, memories=Memories(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("json:loads", '"json:loads" is no Algorithm. Wrap it: Algorithm(objectives=…, server=…).'),
+        ("serverless:row", 'the server of "serverless:row" is a NoneType; it must be a ServerUpdate.'),
+    ],
+)
+def test_what_is_no_algorithm(row, message, tmp_path, monkeypatch):
+    (tmp_path / "serverless.py").write_text(
+        "from ccvr.training.algorithms import Algorithm\nrow = Algorithm(server=lambda spec: None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SpecError) as error:
+        server_update(replace(SPEC, algorithm=row))
     assert str(error.value) == message

@@ -45,6 +45,10 @@ def command(argv: list[str]) -> None:
     spec = read_spec(folder.spec)
     groups = _variants(arguments, spec.calibration, spec.seed)
     calibrations = [calibration for group in groups.values() for calibration in group]
+    labels = [calibration.label for calibration in calibrations]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f'two calibrations are labelled "{label}". Give each method its own with label=….')
     events = calibrate_again(folder, calibrations, overwrite=arguments.overwrite, chosen=arguments.deploy)
     follow(events, arguments.run, quiet=arguments.quiet)
     if arguments.repeats > 1 and not arguments.quiet:

@@ -150,7 +150,7 @@ def hold_out(partition: Partition, labels: IntArray, fraction: float, *, seed: i
 
 def _shares(sizes: IntArray, total: int) -> IntArray:
     """``total`` in proportion to ``sizes``: rounded down, the rest to the largest remainders."""
-    exact = sizes * (total / sizes.sum())
+    exact = sizes * (total / max(sizes.sum(), 1))
     shares: IntArray = exact.astype(np.int64)
     shares[np.argsort(shares - exact, kind="stable")[: total - shares.sum()]] += 1
     return shares

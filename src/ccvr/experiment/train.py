@@ -1,10 +1,12 @@
 """The rounds of a run: train, score, record, checkpoint."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from ccvr.core.errors import TrainingError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.batches import in_order
 from ccvr.experiment.engine import Engine
@@ -29,6 +31,11 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
         last = state.round == spec.training.rounds
         state.load_into(model)
         counts = score_on_test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
+        if counts is not None and not math.isfinite(counts.mean_loss):
+            raise TrainingError(
+                f"the global model diverged: its test loss after round {state.round} is {counts.mean_loss}. "
+                f"Lower training.lr ({spec.training.lr:g})."
+            )
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:

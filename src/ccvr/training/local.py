@@ -94,7 +94,7 @@ def train_client(
     kept: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.memory.items()}
     metrics = LocalMetrics(
         loss=loss,
-        head_row_norms=tuple(model.head.weight.detach().norm(dim=1).tolist()),
+        head_row_norms=tuple(model.head.weight.detach().double().norm(dim=1).tolist()),
         bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
         bytes_up=num_bytes(parameters, buffers, payload),
         seconds=time.perf_counter() - started,
