@@ -28,7 +28,7 @@ lint: venv
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3.11"; exit 2; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; exit 2; }
 
 .venv/.runtime: pyproject.toml constraints.txt | .venv/bin/python
 	$(INSTALL) .

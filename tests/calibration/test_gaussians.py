@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccvr.calibration.gaussians import ClassGaussians, symmetric_root
+from ccvr.core.errors import CcvrError
 from ccvr.statistics.moments import ClassStatistics, statistics_of
 
 laws = settings(deadline=None)
@@ -219,3 +220,11 @@ def test_the_symmetric_root(d, rank, seed):
 def test_rounding_below_zero_counts_as_no_spread():
     root = symmetric_root(torch.diag(torch.tensor([-1e-14, 4.0], dtype=torch.float64)))
     assert root.tolist() == [[0, 0], [0, 2]]
+
+
+def test_more_draws_than_memory_are_refused():
+    gaussians = ClassGaussians(torch.tensor([5]), torch.zeros(1, 4), torch.eye(4).unsqueeze(0))
+    with pytest.raises(
+        CcvrError, match=r"the virtual features need .* GB of memory; .* Lower calibration\.num_virtual"
+    ):
+        gaussians.sample([10**15], rng=torch.Generator())

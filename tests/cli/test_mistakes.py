@@ -30,6 +30,17 @@ MISTAKES = {
     "run --training.rounds": (
         f"UsageError: Missing value for argument '--training.rounds'. Expected 1 values. {FROM_RUN}"
     ),
+    "run --seed 1 cifar10-a0.1-fedavg": (
+        "UsageError: cifar10-a0.1-fedavg stands behind options. The preset comes first: "
+        "ccvr run cifar10-a0.1-fedavg [OPTIONS]."
+    ),
+    "run --out x --calibration.methods ccvr,epochs=3,epochs=4": (
+        'SpecError: calibration "ccvr,epochs=3,epochs=4" gives epochs twice. Leave one out.'
+    ),
+    "run --out x --calibration.methods ccvr,label=..": (
+        'SpecError: calibration label ".." is not usable; use at most 100 letters, digits and . _ + -, '
+        "not a dot first, not uncalibrated."
+    ),
     "run --device tpu": (
         f"UsageError: invalid choice 'tpu' for argument '--device'. Expected one of ('cpu', 'cuda'). {FROM_RUN}"
     ),
@@ -130,3 +141,35 @@ def test_data_that_is_not_there(ccvr: Command, tmp_path: Path) -> None:
     assert "ccvr data get cifar10" in err
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+USERS = """
+from torch import nn
+from ccvr.calibration.table import Calibrator
+class Network(nn.Module):
+    def __init__(self, image_shape, num_classes):
+        super().__init__()
+        self.head = nn.Linear(64, num_classes)
+    def forward(self, x):
+        if self.training:
+            raise ValueError("not today")
+        return self.head(x.flatten(1))
+def fails(head, evidence, options, *, rng):
+    return 1 / 0
+calibrator = Calibrator(fails)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--model.name", "theirs:Network"], "ValueError in {}:10: not today."),
+        (["--calibration.methods", "theirs:calibrator"], "ZeroDivisionError in {}:13: division by zero."),
+    ],
+)
+def test_an_error_in_the_users_own_code_names_its_line(launch: Launch, tmp_path: Path, options, line) -> None:
+    (tmp_path / "theirs.py").write_text(USERS)
+    process = launch("run", "--training.rounds", "1", "--training.local-epochs", "1", "--quiet", "--out", "x", *options)
+    _, err = process.communicate(timeout=120)
+    assert err == f"{line.format(tmp_path / 'theirs.py')} CCVR_TRACEBACK=1 shows the way there.\n"
+    assert process.returncode == 2

@@ -312,3 +312,10 @@ class TestRounds:
         run.rounds.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
         with pytest.raises(RunError, match=r"rounds\.jsonl cannot be read \("):
             run.read_rounds()
+
+    @pytest.mark.parametrize("line", ['{"loss": 1}', "[1]", '{"round": "two"}'])
+    def test_a_line_that_is_no_round_is_one_error(self, tmp_path: Path, line: str) -> None:
+        run = RunFolder(tmp_path)
+        run.rounds.write_text(f'{{"round": 1}}\n{line}\n')
+        with pytest.raises(RunError, match=r"line 2 of .*rounds\.jsonl is no record of a round\. Delete the line\."):
+            run.forget_rounds_after(1)

@@ -217,3 +217,9 @@ def test_in_order_gives_copies():
     for pixels, _ in in_order(source):
         pixels.fill_(0)
     assert torch.equal(source.images, before)
+
+
+def test_large_images_come_in_smaller_batches():
+    images = LabelledImages(torch.zeros(40, 3, 700, 700, dtype=torch.uint8), torch.zeros(40, dtype=torch.int64))
+    sizes = [len(labels) for _, labels in in_order(images)]
+    assert sizes == [11, 11, 11, 7]

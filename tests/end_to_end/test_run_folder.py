@@ -19,7 +19,7 @@ from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
 from ccvr.experiment.events import Finished
 from ccvr.experiment.pipeline import calibrate_again, resume, run, start
-from ccvr.experiment.spec import from_toml
+from ccvr.experiment.spec import from_toml, to_toml
 from ccvr.models.scoring import score
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.wire import from_bytes
@@ -243,6 +243,44 @@ def test_a_resumed_run_keeps_its_owners(copy, change):
     (copy / "spec.toml").write_text(text.replace(*change))
     with pytest.raises(RunError, match="says that others own the images"):
         list(resume(RunFolder(copy)))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (('algorithm = "moon"', 'algorithm = "fedavgm"'), "training.algorithm"),
+        (("clsnorm = false", "clsnorm = true"), "training.clsnorm"),
+        (("rounds = 4", "rounds = 3"), "training.rounds"),
+        (("lr = 0.01", "lr = 0.02"), "training.lr"),
+        (("seed = 0\ndevice", "seed = 1\ndevice"), "seed"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(copy, change, field):
+    (copy / "results.json").unlink()
+    text = (copy / "spec.toml").read_text()
+    assert change[0] in text
+    (copy / "spec.toml").write_text(text.replace(*change, 1))
+    with pytest.raises(RunError, match=rf"was trained with {field} = .*; the spec now says .* Undo that change"):
+        list(resume(RunFolder(copy)))
+
+
+def test_calibration_and_the_place_of_the_data_may_change_before_a_resume(copy):
+    (copy / "results.json").unlink()
+    spec = replace(TINY, calibration=replace(TINY.calibration, methods=("ccvr,label=other",)))
+    (copy / "spec.toml").write_text(to_toml(replace(spec, data=replace(spec.data, root=copy))))
+    *_, last = resume(RunFolder(copy))
+    assert last.results["accuracy"].keys() == {"uncalibrated", "other"}
+
+
+def test_a_stopped_calibration_keeps_what_it_finished(copy):
+    rows = [Calibration("ccvr", f"s{seed}", CalibrationOptions(num_virtual=5, seed=seed)) for seed in (1, 2)]
+    events = calibrate_again(RunFolder(copy), rows)
+    next(events)
+    events.close()
+    results = json.loads((copy / "results.json").read_text())
+    assert "s1" in results["accuracy"]
+    assert "s2" not in results["accuracy"]
+    assert len(json.loads((copy / "provenance.json").read_text())["calibrated"]) == 1
 
 
 def test_a_missing_memory_is_one_error(copy):

@@ -61,7 +61,7 @@ def test_a_resumed_training_ends_in_the_same_bits(algorithm, clients, tmp_path):
     whole = list(federate(norm_model(), clients, spec, seed=2, memories=memories))
     for state in whole[:-1]:
         path = tmp_path / "checkpoint.safetensors"
-        path.write_bytes(checkpoint_bytes(state))
+        path.write_bytes(checkpoint_bytes(state, {}))
         rest = list(federate(norm_model(), clients, spec, seed=2, memories=memories, resume=read_checkpoint(path)))
         assert [later.round for later in rest] == list(range(state.round + 1, 5))
         assert same(rest[-1].parameters, whole[-1].parameters)
@@ -146,7 +146,7 @@ def test_divergence_is_an_error_that_names_client_and_round(clients, tmp_path):
 def test_a_damaged_checkpoint_is_one_error(clients, tmp_path):
     state, *_ = federate(norm_model(), clients, SPEC, seed=0, memories=Memories(tmp_path))
     path = tmp_path / "checkpoint.safetensors"
-    path.write_bytes(checkpoint_bytes(state)[:-5])
+    path.write_bytes(checkpoint_bytes(state, {})[:-5])
     with pytest.raises(RunError, match="cannot be read"):
         read_checkpoint(path)
 
@@ -213,3 +213,12 @@ def test_what_is_no_algorithm(row, message, tmp_path, monkeypatch):
     with pytest.raises(SpecError) as error:
         server_update(replace(SPEC, algorithm=row))
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(("number", "batch_size"), [(1, 4), (9, 1)])
+def test_batch_normalisation_of_single_images_is_one_error(clients, tmp_path, number, batch_size):
+    client = replace(clients[0], indices=np.arange(number))
+    with pytest.raises(TrainingError, match=r"client \d+ trains on single images .* batch normalisation"):
+        list(
+            federate(norm_model(), [client], replace(SPEC, batch_size=batch_size), seed=0, memories=Memories(tmp_path))
+        )

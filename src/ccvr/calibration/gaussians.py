@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccvr.core.machine import require_memory
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import scatter
 
@@ -45,6 +46,7 @@ class ClassGaussians:
 
         Drawn with the symmetric root V √max(Λ, 0) Vᵀ: exact for singular covariances, and continuous in them.
         """
+        require_memory(4 * sum(numbers) * self.mean.shape[1], "virtual features", "Lower calibration.num_virtual")
         draws, labels = [], []
         for label, number in enumerate(numbers):
             if self.count[label] > 0:

@@ -76,11 +76,14 @@ def parse_calibration(text: str, base: CalibrationOptions) -> Calibration:
         key, _, value = pair.partition("=")
         if key not in hints and key != "label":
             raise SpecError(f'no option "{key}" in calibration "{text}".{suggestion(key, [*hints, "label"])}')
+        if key in changes:
+            raise SpecError(f'calibration "{text}" gives {key} twice. Leave one out.')
         changes[key] = value
     label = changes.pop("label", method.rpartition(":")[2])
-    if not re.fullmatch(r"[\w.+-]+", label) or label == UNCALIBRATED:
+    if not re.fullmatch(r"[\w+-][\w.+-]{0,99}", label) or label == UNCALIBRATED:
         raise SpecError(
-            f'calibration label "{label}" is not usable; use letters, digits and . _ + -, not {UNCALIBRATED}.'
+            f'calibration label "{label}" is not usable; use at most 100 letters, digits and . _ + -, '
+            f"not a dot first, not {UNCALIBRATED}."
         )
     options = {field.name: getattr(base, field.name) for field in dataclasses.fields(CalibrationOptions)}
     options |= {key: parse(hints[key], value, f"calibration.{key}") for key, value in changes.items()}

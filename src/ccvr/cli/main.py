@@ -3,7 +3,10 @@
 import importlib
 import os
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from ccvr import __version__
 from ccvr.core.errors import CcvrError
@@ -51,6 +54,20 @@ def main() -> None:
         # The reader of our output went away (`ccvr … | head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except Exception as error:
+        where = users_line(error)
+        if where is None or os.environ.get("CCVR_TRACEBACK"):
+            raise
+        print(f"{type(error).__name__} in {where}: {error}. CCVR_TRACEBACK=1 shows the way there.", file=sys.stderr)
+        sys.exit(2)
+
+
+def users_line(error: Exception) -> str | None:
+    """File and line of the user's own code that raised an error; None if only ours and the libraries' took part."""
+    libraries = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None
 
 
 def dispatch(argv: Sequence[str]) -> None:

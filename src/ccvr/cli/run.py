@@ -9,6 +9,7 @@ from tyro.conf import arg
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
+from ccvr.core.errors import UsageError
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.pipeline import start
 from ccvr.experiment.presets import PRESETS, find_spec
@@ -35,13 +36,16 @@ class RunArguments:
 
 def command(argv: list[str]) -> None:
     base = find_spec(argv.pop(0)) if argv and not argv[0].startswith("-") else Spec()
+    late = next((word for word in argv if word in PRESETS), None)
+    if late:
+        raise UsageError(f"{late} stands behind options. The preset comes first: ccvr run {late} [OPTIONS].")
     arguments = parse(RunArguments, argv, prog="ccvr run", default=RunArguments(spec=base), about=ABOUT)
     spec = arguments.spec
     if arguments.dry_run:
         cost = indent(estimate(spec).describe(), "# ")  # comments: the output is a spec file
         print(f"{to_toml(spec)}\n{cost}")
         return
-    path = arguments.out or unused_folder(f"{spec.name}-seed{spec.seed}")
+    path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
     follow(start(spec, path, overwrite=arguments.overwrite), path, quiet=arguments.quiet)
 
 

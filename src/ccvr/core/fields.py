@@ -42,6 +42,14 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def flat(mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """The leaves of nested mappings by dotted name: ``{"training.lr": 0.01, …}``."""
+    leaves: dict[str, Any] = {}
+    for key, value in mapping.items():
+        leaves |= flat(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return leaves
+
+
 def parse(hint: Any, text: str, where: str) -> Any:
     """A field's value from its text, as on a command line."""
     hint = _present(hint)

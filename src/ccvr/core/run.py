@@ -168,6 +168,8 @@ class RunFolder:
         """Add one line to rounds.jsonl."""
         with _writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def read_rounds(self) -> list[dict[str, Any]]:
         """The records of all rounds; a last line that a crash cut short is left out."""
@@ -175,9 +177,13 @@ class RunFolder:
             return []
         try:
             lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
-            return [json.loads(line) for line in lines]
+            records = [json.loads(line) for line in lines]
         except (OSError, ValueError) as error:
             raise RunError(f"{self.rounds} cannot be read ({error}).") from error
+        for number, record in enumerate(records, start=1):
+            if not isinstance(record, dict) or not isinstance(record.get("round"), int):
+                raise RunError(f"line {number} of {self.rounds} is no record of a round. Delete the line.")
+        return records
 
     def forget_rounds_after(self, round: int) -> None:
         """Drop the records of rounds that no checkpoint has; they will be trained again."""

@@ -16,6 +16,8 @@ from ccvr.core.errors import DataError
 from ccvr.data.images import IntArray, LabelledImages
 
 PAD = 4
+MOST_PIXELS = 2**24
+"""Pixels that are handled at once where images pass as floats: 64 MB, whatever their size."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -49,8 +51,12 @@ def _shifted_windows(images: Tensor) -> NDArray[np.uint8]:
     if min(height, width) <= PAD:
         size = f"{height} x {width}"
         raise DataError(f"images of {size} pixels are too small to be shifted by {PAD}. Use --data.augment False.")
-    padded = torch.cat([_reflect(part) for part in images.split(4096)])
+    padded = torch.cat([_reflect(part) for part in images.split(_at_once(images))])
     return padded.unfold(2, height, 1).unfold(3, width, 1).numpy()
+
+
+def _at_once(images: Tensor) -> int:
+    return max(1, MOST_PIXELS // images[0].numel())
 
 
 def _reflect(images: Tensor) -> Tensor:
@@ -71,7 +77,7 @@ def epoch(images: TrainingImages, indices: IntArray, batch_size: int, *, rng: np
 
 
 def in_order(images: LabelledImages, indices: IntArray | None = None, batch_size: int = 1000) -> Iterator[Batch]:
-    """Every image once, in order, as it is: for features and for scoring."""
+    """Every image once, in order, as it is: for features and for scoring; large images in smaller batches."""
     order = torch.arange(len(images)) if indices is None else torch.from_numpy(indices)
-    for batch in order.split(batch_size):
+    for batch in order.split(min(batch_size, _at_once(images.images))):
         yield images.images.index_select(0, batch), images.labels.index_select(0, batch)

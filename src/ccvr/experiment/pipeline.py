@@ -34,8 +34,8 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
     setup = prepare(spec)
     setup.fresh_model()
     folder = RunFolder.create(path, overwrite=overwrite)
-    write_atomically(folder.spec, to_toml(spec).encode())
     with folder.locked():
+        write_atomically(folder.spec, to_toml(spec).encode())
         yield from _execute(setup, folder)
 
 
@@ -52,7 +52,7 @@ def resume(folder: RunFolder) -> Iterator[Event]:
 
 def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
-    _note_start(folder, spec.seed)
+    _note(folder, spec.seed, "resumed")
     _keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
     engine, results = setup.engine(), empty_results(setup.dataset.class_names)
@@ -74,14 +74,14 @@ def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
     write_atomically(folder.partition, drawn)
 
 
-def _note_start(folder: RunFolder, seed: int) -> None:
-    """Keep where this run comes from: its first start, and every later one."""
+def _note(folder: RunFolder, seed: int, what: str) -> None:
+    """Keep where this run comes from: its first start, and each time that it was ``resumed`` or ``calibrated``."""
     now = provenance(seed)
     if not folder.provenance.is_file():
-        folder.write_json(folder.provenance, {**now, "resumed": []})
+        folder.write_json(folder.provenance, {**now, "resumed": [], "calibrated": []})
         return
     first = folder.read_json(folder.provenance)
-    folder.write_json(folder.provenance, {**first, "resumed": [*first.get("resumed", []), now]})
+    folder.write_json(folder.provenance, {**first, what: [*first.get(what, []), now]})
 
 
 def calibrate_again(
@@ -96,14 +96,17 @@ def calibrate_again(
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
-        state = newest_state(folder)
+        state = newest_state(folder, spec)
         if state is None or state.round != spec.training.rounds:
             raise RunError(
                 f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
                 "Delete its results.json and train the missing rounds again with `ccvr resume`."
             )
         model = state.load_into(setup.fresh_model())
-        yield from fit_all(results, calibrations, setup, setup.engine(), model, folder)
+        _note(folder, spec.seed, "calibrated")
+        for scored in fit_all(results, calibrations, setup, setup.engine(), model, folder):
+            deploy(results, results["deployed"], setup, model, folder)  # now, so that a kill loses no finished head
+            yield scored
         deploy(results, chosen or results["deployed"], setup, model, folder)
         yield Finished(results)
 

@@ -42,15 +42,17 @@ def add_calibration(results: Results, calibration: Calibration, *, seed: int, nu
     }
 
 
-def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> dict[str, float]:
+def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> dict[str, float | None]:
     """Accuracy under each client's own label mix, Σ_c p_kc recall_c: mean, worst, 10th percentile over clients.
 
-    Classes without test samples are left out of the mix.
+    Classes without test samples are left out of the mix; where nothing is left, None.
     """
     total = counts.total.numpy()
     recall = counts.correct.numpy() / np.maximum(total, 1)
     weights = label_counts * (total > 0)
     mixes = weights[weights.sum(1) > 0]
+    if not len(mixes):
+        return {"mean": None, "worst": None, "p10": None}
     per_client = 100 * (mixes @ recall) / mixes.sum(1)
     return {
         "mean": _rounded(per_client.mean()),

@@ -2,15 +2,15 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import tomli_w
 
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
-from ccvr.core.fields import build, plain, require_finite
+from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
 from ccvr.training.spec import TrainingSpec
@@ -62,6 +62,12 @@ class Spec:
         )
         switches = ["clsnorm"] * train.clsnorm + ["clsprox"] * bool(train.clsprox)
         return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
+
+
+def training_settings(spec: Spec) -> dict[str, Any]:
+    """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
+    fields = flat(plain(replace(spec, data=replace(spec.data, root=None))))
+    return {name: value for name, value in fields.items() if not name.startswith(("calibration.", "checkpoint."))}
 
 
 def to_toml(spec: Spec) -> str:

@@ -12,7 +12,7 @@ from ccvr.data.batches import in_order
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import RoundDone, Started
 from ccvr.experiment.setup import Setup
-from ccvr.experiment.spec import Spec
+from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
@@ -23,7 +23,7 @@ from ccvr.training.rounds import RoundState, first_state
 def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> Iterator[Started | RoundDone]:
     """Run the rounds that no checkpoint has, and leave the last state in ``model``."""
     spec, memories = setup.spec, Memories(folder.memories)
-    state = reached = newest_state(folder) or first_state(model, len(setup.kept), spec.training)
+    state = reached = newest_state(folder, spec) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
     started = time.perf_counter()
@@ -39,7 +39,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:
-            _checkpoint(state, folder, memories, spec.checkpoint.keep)
+            _checkpoint(state, folder, memories, spec)
         yield _round_done(state, counts, seconds, spec)
     state.load_into(model)
 
@@ -49,15 +49,16 @@ def score_on_test(model: SplitModel, setup: Setup) -> ClassCounts:
     return score(model, in_order(setup.dataset.test), setup.dataset.num_classes)
 
 
-def newest_state(folder: RunFolder) -> RoundState | None:
+def newest_state(folder: RunFolder, spec: Spec) -> RoundState | None:
+    """The state that the newest checkpoint has; an error if it was trained with another spec."""
     checkpoints = folder.checkpoints()
-    return read_checkpoint(checkpoints[-1]) if checkpoints else None
+    return read_checkpoint(checkpoints[-1], training_settings(spec)) if checkpoints else None
 
 
-def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, keep: int) -> None:
+def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, spec: Spec) -> None:
     """Write a checkpoint, drop those beyond ``keep``, then the memories that none names."""
-    write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state))
-    checkpoints = folder.checkpoints()
+    write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state, training_settings(spec)))
+    checkpoints, keep = folder.checkpoints(), spec.checkpoint.keep
     for path in checkpoints[: len(checkpoints) - keep] if keep else []:
         path.unlink()
     if state.memories:

@@ -47,7 +47,7 @@ def _head_cells(results: dict[str, Any], label: str, accuracy: float) -> list[Te
     gain = "" if label == UNCALIBRATED else f"{accuracy - before:+.2f}"
     shown = f"{label} *" if label == results["deployed"] else label
     worst = results["client_accuracy"][label]["worst"]
-    cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), f"{worst:.2f}"]
+    cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), "–" if worst is None else f"{worst:.2f}"]
     return [Text(cell) for cell in cells]
 
 

@@ -1,6 +1,8 @@
 """A round state as bytes and back."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ccvr.core.errors import RunError
 from ccvr.models.state import Tensors
@@ -11,15 +13,21 @@ FORMAT = "ccvr-checkpoint/1"
 GROUPS = ("parameters", "buffers", "server")
 
 
-def checkpoint_bytes(state: RoundState) -> bytes:
-    """Everything that the next round depends on, but the memories, which are files of their own."""
+def checkpoint_bytes(state: RoundState, settings: Mapping[str, Any]) -> bytes:
+    """Everything that the next round depends on, but the memories, which are files of their own.
+
+    ``settings`` are the fields, by dotted name, that the state was trained with.
+    """
     tensors: Tensors = {}
     for group in GROUPS:
         tensors |= {f"{group}/{name}": tensor for name, tensor in getattr(state, group).items()}
-    return tensors_to_bytes(tensors, format=FORMAT, round=state.round, memories=sorted(state.memories.items()))
+    return tensors_to_bytes(
+        tensors, format=FORMAT, round=state.round, memories=sorted(state.memories.items()), settings=dict(settings)
+    )
 
 
-def read_checkpoint(path: Path) -> RoundState:
+def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> RoundState:
+    """The state in a file; one that was trained with other ``settings`` is refused."""
     groups: dict[str, Tensors] = {group: {} for group in GROUPS}
     try:
         header, tensors = tensors_from_bytes(path.read_bytes(), format=FORMAT)
@@ -27,8 +35,21 @@ def read_checkpoint(path: Path) -> RoundState:
             group, _, name = key.partition("/")
             groups[group][name] = tensor
         parameters, buffers, server = (groups[group] for group in GROUPS)
-        return RoundState(header["round"], parameters, buffers, server, dict(header["memories"]))
-    except (UnreadableTensors, KeyError, TypeError, OSError) as error:
+        state = RoundState(header["round"], parameters, buffers, server, dict(header["memories"]))
+        trained_with = dict(header.get("settings", {}))
+    except (UnreadableTensors, KeyError, TypeError, ValueError, OSError) as error:
         raise RunError(
             f"checkpoint {path} cannot be read ({error}). Delete it to go on from the one before."
         ) from error
+    _require_same(trained_with, settings or {}, path)
+    return state
+
+
+def _require_same(trained_with: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> None:
+    """Refuse a field that has another value now; one that only one side knows is of another version of ours."""
+    for name in trained_with.keys() & settings.keys():
+        if trained_with[name] != settings[name]:
+            raise RunError(
+                f"checkpoint {path} was trained with {name} = {trained_with[name]!r}; the spec now says "
+                f"{settings[name]!r}. Undo that change in spec.toml, or start a new run."
+            )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
@@ -77,13 +78,18 @@ def train_client(
     """Train ``model`` (a scratch model of the right shape) from the received state on one client's images."""
     started = time.perf_counter()
     model.load_state_dict(received.parameters | received.buffers)
+    _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
     with torch.random.fork_rng(devices=[]):
         # Dropout and the like in a user's model read the global generator: give them this client's stream.
         torch.manual_seed(derive_seed(seed, "model", client=client.id, round=round))
         rng = stream(seed, "batches", client=client.id, round=round)
-        num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
+        try:
+            num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
+        except RuntimeError as error:  # torch's: memory, shapes
+            reason = str(error).strip().partition("\n")[0]
+            raise TrainingError(f"client {client.id} failed in round {round}: {reason}") from error
     if not (np.isfinite(loss) and all(parameter.isfinite().all() for parameter in model.parameters())):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
@@ -100,6 +106,15 @@ def train_client(
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
+
+
+def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) -> None:
+    """Batch normalisation has no variance of a single image."""
+    if min(len(client.indices), spec.batch_size) == 1 and any(isinstance(part, _BatchNorm) for part in model.modules()):
+        raise TrainingError(
+            f"client {client.id} trains on single images (it has {len(client.indices)}, training.batch_size is "
+            f"{spec.batch_size}), and the model has batch normalisation. Give both at least 2 (partition.min_size)."
+        )
 
 
 def _context(
