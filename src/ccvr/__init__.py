@@ -4,19 +4,49 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ccvr.calibration.calibrate import calibrate
+    from ccvr.calibration.forecast import forecast
+    from ccvr.calibration.select import select
     from ccvr.experiment.load import load
     from ccvr.experiment.pipeline import run
     from ccvr.experiment.spec import Spec
+    from ccvr.models.scoring import ClassCounts, score
+    from ccvr.statistics.collect import collect, random_features, statistics_of
+    from ccvr.statistics.moments import ClassStatistics, merge
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
+    "ClassCounts": "ccvr.models.scoring",
+    "ClassStatistics": "ccvr.statistics.moments",
     "Spec": "ccvr.experiment.spec",
+    "calibrate": "ccvr.calibration.calibrate",
+    "collect": "ccvr.statistics.collect",
+    "forecast": "ccvr.calibration.forecast",
     "load": "ccvr.experiment.load",
+    "merge": "ccvr.statistics.moments",
+    "random_features": "ccvr.statistics.collect",
     "run": "ccvr.experiment.pipeline",
+    "score": "ccvr.models.scoring",
+    "select": "ccvr.calibration.select",
+    "statistics_of": "ccvr.statistics.collect",
 }
 
-__all__ = ["Spec", "load", "run"]
+__all__ = [
+    "ClassCounts",
+    "ClassStatistics",
+    "Spec",
+    "calibrate",
+    "collect",
+    "forecast",
+    "load",
+    "merge",
+    "random_features",
+    "run",
+    "score",
+    "select",
+    "statistics_of",
+]
 
 
 def __getattr__(name: str) -> Any:

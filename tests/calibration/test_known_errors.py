@@ -5,21 +5,22 @@ import pytest
 import torch
 from torch import nn
 
-from ccvr.calibration.gaussians import ClassGaussians
 from ccvr.calibration.retrain import retrain
+from ccvr.calibration.sampling import draw
 from ccvr.calibration.spec import CalibrationOptions
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import StatisticsError
 from ccvr.data.batches import TrainingImages, epoch, in_order
 from ccvr.data.images import LabelledImages
 from ccvr.models.heads import LinearHead
+from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import Normalize, SplitModel, split_model
-from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.collect import collect
-from ccvr.statistics.moments import ClassStatistics, statistics_of
+from ccvr.statistics.collect import collect, random_features, statistics_of
+from ccvr.statistics.gaussians import ClassGaussians
+from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.source import Source
 
 D = 4
-NONE = FeatureTransform()
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -36,13 +37,13 @@ def small_clients(num_clients: int = 60, each: int = 5, seed: int = 0) -> list[n
 def gaussians(parts: list[np.ndarray]) -> ClassGaussians:
     """Ours, by both ways, which agree."""
     statistics = [statistics_of(torch.from_numpy(z), torch.zeros(len(z), dtype=torch.int64), 1) for z in parts]
-    ours = ClassGaussians.of(sum(statistics[1:], start=statistics[0]))
-    literal = ClassGaussians.merge([ClassGaussians.of(client) for client in statistics])
+    ours = merge(statistics).gaussians()
+    literal = ClassGaussians.merge([client.gaussians() for client in statistics])
     torch.testing.assert_close(ours.cov, literal.cov, rtol=1e-10, atol=1e-10)
     return ours
 
 
-def merge(counts: list[int], means: list[np.ndarray], covs: list[np.ndarray]) -> np.ndarray:
+def merge_as_sent(counts: list[int], means: list[np.ndarray], covs: list[np.ndarray]) -> np.ndarray:
     """Eq. 4 with whatever was sent."""
     n = sum(counts)
     mu = sum(c * m for c, m in zip(counts, means, strict=True)) / n
@@ -58,9 +59,9 @@ def test_1_client_covariances_with_1_over_n_merged_with_n_minus_1_weights():
     parts = small_clients()
     pooled = np.cov(np.concatenate(parts), rowvar=False)
     counts, means = [len(z) for z in parts], [z.mean(0) for z in parts]
-    wrong = merge(counts, means, [np.cov(z, rowvar=False, bias=True) for z in parts])
+    wrong = merge_as_sent(counts, means, [np.cov(z, rowvar=False, bias=True) for z in parts])
     assert np.trace(wrong) < 0.95 * np.trace(pooled), "the scatter within clients falls short by a fifth at n = 5"
-    assert relative(merge(counts, means, [np.cov(z, rowvar=False) for z in parts]), pooled) < 1e-10
+    assert relative(merge_as_sent(counts, means, [np.cov(z, rowvar=False) for z in parts]), pooled) < 1e-10
     assert relative(gaussians(parts).cov[0].numpy(), pooled) < 1e-10
 
 
@@ -72,9 +73,9 @@ def test_2_covariances_looked_up_by_client_id_in_a_positional_list():
     pooled = np.cov(np.concatenate(list(by_id.values())), rowvar=False)
     covs = [np.cov(by_id[k], rowvar=False) for k in arrived]
     counts, means = [len(by_id[k]) for k in arrived], [by_id[k].mean(0) for k in arrived]
-    wrong = merge(counts, means, [covs[k] for k in arrived])
+    wrong = merge_as_sent(counts, means, [covs[k] for k in arrived])
     assert relative(wrong, pooled) > 0.5
-    assert relative(merge(counts, means, covs), pooled) < 1e-10
+    assert relative(merge_as_sent(counts, means, covs), pooled) < 1e-10
     for order in ([2, 0, 1], [0, 1, 2], [1, 2, 0]):
         assert relative(gaussians([by_id[k] for k in order]).cov[0].numpy(), pooled) < 1e-10
 
@@ -99,7 +100,7 @@ def test_4_a_class_s_features_not_reset_between_classes():
     for label in range(3):
         kept.extend(z[y == label])  # the list should have been emptied first
         wrong.append(np.mean(kept, axis=0))
-    ours = ClassGaussians.of(statistics_of(torch.from_numpy(z), torch.from_numpy(y), 3))
+    ours = statistics_of(torch.from_numpy(z), torch.from_numpy(y), 3).gaussians()
     for label in range(3):
         rows = z[y == label]
         np.testing.assert_allclose(ours.mean[label], rows.mean(0), rtol=1e-12)
@@ -127,8 +128,8 @@ def test_6_absent_class_one_sample_and_singular_covariance():
     assert np.isnan(np.cov(z[y == 1], rowvar=False)).all(), "one sample: the plain covariance is no number"
     with pytest.raises(np.linalg.LinAlgError):  # singular: rounding decides, and it may fall on the wrong side of 0
         np.linalg.cholesky(np.cov(z[y == 2], rowvar=False) - 1e-12 * np.eye(D))
-    ours = ClassGaussians.of(statistics_of(torch.from_numpy(z), torch.from_numpy(y), 3))
-    drawn, labels = ours.sample([10, 10, 10], rng=seeded())
+    ours = statistics_of(torch.from_numpy(z), torch.from_numpy(y), 3)
+    drawn, labels = draw(ours, [10, 10, 10], rng=seeded())
     assert drawn.isfinite().all()
     assert torch.bincount(labels, minlength=3).tolist() == [0, 10, 10]
     assert torch.equal(drawn[labels == 1], torch.from_numpy(z[:1]).float().expand(10, D))
@@ -151,7 +152,7 @@ def test_7_features_in_train_mode_with_augmentation_or_of_a_local_model():
     pixels = torch.from_numpy(rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8))
     images = LabelledImages(pixels, torch.arange(40) % 2)
     model = network().train()
-    ours = collect(model, in_order(images), 2, transform=NONE)
+    ours = collect(model, in_order(images), num_classes=2)
 
     with torch.no_grad():
         right = statistics_of(network().eval().features(pixels), images.labels, 2)
@@ -161,7 +162,7 @@ def test_7_features_in_train_mode_with_augmentation_or_of_a_local_model():
         moved = statistics_of(network().eval().features(augmented[0]), augmented[1], 2)
 
     def distance(other: ClassStatistics) -> float:
-        return float((ours.outer - other.outer).abs().max() / ours.outer.abs().max())
+        return float((ours.second - other.second).abs().max() / ours.second.abs().max())
 
     assert distance(right) < 1e-6
     assert distance(in_train_mode) > 0.01
@@ -169,8 +170,17 @@ def test_7_features_in_train_mode_with_augmentation_or_of_a_local_model():
     local = network()
     with torch.no_grad():
         next(local.backbone.parameters()).mul_(1.01)  # one client's own training
-    with pytest.raises(StatisticsError, match="statistics with digest"):
-        ours + collect(local, in_order(images), 2, transform=NONE)
+    with pytest.raises(StatisticsError, match=r"^statistics with model .* do not add up"):
+        ours + collect(local, in_order(images), num_classes=2)
+
+
+def statistics_for(kind: str, z: torch.Tensor, y: torch.Tensor) -> ClassStatistics:
+    if kind != "kernel":
+        return statistics_of(z, y, 2, kind=kind)
+    projection = random_features(statistics_of(z, y, 2, kind="diagonal"), num_features=20)
+    source = Source(projection=projection.digest)
+    phi = RandomFeatures.of(projection)(z)
+    return statistics_of(phi, y, 2, kind=kind, source=source, projection=projection)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
@@ -179,17 +189,11 @@ def test_8_the_calibrated_head_is_an_object_to_keep_and_the_old_one_stays(name):
     y = torch.arange(60) % 2
     z = torch.from_numpy(rng.standard_normal((60, 108))).float() + 3 * y.unsqueeze(1)
 
-    class Evidence:
-        def statistics(self, transform):
-            return statistics_of(transform(z), y, 2)
-
-        def features(self):
-            return z, y
-
     model = network()
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    options = CalibrationOptions(num_virtual=30, epochs=2)
-    calibrated = model.with_head(CALIBRATORS[name].fit(model.head, Evidence(), options, rng=seeded()))
+    options, row = CalibrationOptions(num_virtual=30, epochs=2, iterations=10), CALIBRATORS[name]
+    given = (z, y) if row.raw else statistics_for(row.kinds[0], z, y)
+    calibrated = model.with_head(row.fit(model.head, given, options, rng=seeded()))
     after = calibrated.state_dict()
     assert not torch.equal(after["head.weight"], before["head.weight"]), "what is saved is the new head"
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
@@ -207,9 +211,13 @@ def test_8_retraining_in_place_is_on_a_copy_of_the_caller_s():
 
 def test_9_variance_where_a_standard_deviation_belongs():
     sd = torch.tensor([0.5, 2.0, 5.0], dtype=torch.float64)
-    one = ClassGaussians(torch.tensor([9]), torch.zeros(1, 3, dtype=torch.float64), torch.diag(sd**2).unsqueeze(0))
+    # Eight samples with mean 0 and covariance diag(sd²).
+    signs = torch.tensor([[1, 1, 1], [-1, 1, -1], [1, -1, -1], [-1, -1, 1]], dtype=torch.float64)
+    z = torch.cat([signs, -signs]) * sd * np.sqrt(7 / 8)
+    one = statistics_of(z, torch.zeros(8, dtype=torch.int64), 1)
+    torch.testing.assert_close(one.covariance(0), torch.diag(sd**2))
     n = 20_000
-    drawn = one.sample([n], rng=seeded())[0].double()
+    drawn = draw(one, [n], rng=seeded())[0].double()
     wrong = torch.randn(n, 3, dtype=torch.float64, generator=seeded()) * sd**2
     error = 5 * sd / np.sqrt(2 * n)  # five standard errors of a standard deviation
     assert ((drawn.std(0) - sd).abs() < error).all()

@@ -1,11 +1,14 @@
-"""Re-training: stochastic gradient descent as one would write it down, and classes without features left alone."""
+"""Re-training: gradient descent as one would write it down, the minimum itself, absent classes left alone."""
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from ccvr.calibration.retrain import retrain
+from ccvr.calibration.retrain import converge, retrain
 from ccvr.calibration.spec import CalibrationOptions
 from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import Head, LinearHead, NormedHead
@@ -135,3 +138,101 @@ def test_divergence_is_an_error_and_not_a_head():
         CalibrationError, match=r"re-training diverged: the loss is .*\. Lower calibration\.lr \(1e\+10\)"
     ):
         retrain(head, features, labels, options, rng=torch.Generator().manual_seed(0))
+
+
+# --- to convergence ---------------------------------------------------------------------------------------------------
+
+
+def objective(head: Head, z: Tensor, y: Tensor, l2: float) -> float:
+    """Mean cross-entropy over the classes that are there, and l2/2 of their squared weights and biases."""
+    there = y.unique()
+    scores = head.score(z)[:, there].detach()
+    squares = sum(float(tensor.detach()[there].square().sum()) for tensor in head.parameters())
+    return float(torch.nn.functional.cross_entropy(scores, torch.searchsorted(there, y))) + l2 / 2 * squares
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 3, 4], [0, 2, 3]], ids=["all classes", "two absent"])
+@pytest.mark.parametrize("l2", [1e-4, 1e-2, 1.0])
+@pytest.mark.parametrize("bias", [True, False])
+def test_converging_equals_logistic_regression(labels, l2, bias):
+    """The bias is a weight of a feature that is always 1: it has the same penalty."""
+    z, y = samples(labels, n=300)
+    head = converge(linear() if bias else without_bias(), z, y, CalibrationOptions(l2=l2))
+    x = np.column_stack([z, np.ones(len(z))]) if bias else z.numpy()
+    plain = LogisticRegression(C=1 / (l2 * len(z)), fit_intercept=False, tol=1e-10, max_iter=5000).fit(x, y.numpy())
+    parts = [head.weight, head.bias.unsqueeze(1)] if bias else [head.weight]
+    found = torch.cat(parts, dim=1).detach().numpy()[labels]
+    np.testing.assert_allclose(found, plain.coef_, atol=2e-3 * np.abs(plain.coef_).max())
+
+
+@pytest.mark.parametrize(("make", "l2"), [(linear, 1e-3), (without_bias, 1e-3), (normed, 0.0)])
+def test_converging_in_float32_reaches_the_minimum_of_float64(make, l2):
+    z, y = samples(list(range(C)), n=400)
+    exact = converge(make(), z, y, CalibrationOptions(l2=l2, iterations=2000))
+    found = converge(make().float(), z.float(), y, CalibrationOptions(l2=l2))
+    assert found.weight.dtype == torch.float32
+    assert objective(found, z.float(), y, l2) <= objective(exact, z, y, l2) + 1e-5
+
+
+def test_the_penalty_does_not_wear_a_normed_head_away():
+    """Its scores do not depend on how long its rows are, so a penalty could only shorten them for ever."""
+    z, y = samples(list(range(C)), n=400)
+    free, bound = (converge(normed(), z, y, CalibrationOptions(l2=l2)) for l2 in (0.0, 0.1))
+    assert objective(bound, z, y, 0) == pytest.approx(objective(free, z, y, 0), abs=1e-5)
+
+
+def test_few_iterations_stop_early():
+    z, y = samples(list(range(C)), n=400)
+    short, long = (converge(linear(), z, y, CalibrationOptions(iterations=n)) for n in (1, 300))
+    assert objective(long, z, y, 1e-4) < objective(short, z, y, 1e-4) - 0.01
+
+
+def test_the_minimum_is_the_same_from_anywhere_and_needs_no_seed():
+    z, y = samples(list(range(C)), n=200)
+    far = linear()
+    with torch.no_grad():
+        far.weight.mul_(-5)
+    near, far = (converge(head, z, y, CalibrationOptions(l2=1e-2)) for head in (linear(), far))
+    torch.testing.assert_close(near.weight, far.weight, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [linear, without_bias, normed])
+def test_converging_keeps_the_row_of_a_class_without_features_to_the_bit(make):
+    head, before = make(), make()
+    converge(head, *samples([0, 2, 3]), OPTIONS)
+    for (name, new), old in zip(head.named_parameters(), before.parameters(), strict=True):
+        assert torch.equal(new[[1, 4]], old[[1, 4]]), name
+        assert not torch.equal(new[[0, 2, 3]], old[[0, 2, 3]]), name
+
+
+def test_converging_on_nothing_is_refused():
+    with pytest.raises(CalibrationError, match="there are no features to re-train a head on"):
+        converge(linear(), torch.empty(0, D), torch.empty(0, dtype=torch.int64), OPTIONS)
+
+
+# --- wherever it is called --------------------------------------------------------------------------------------------
+
+Step = Callable[[Head, Tensor, Tensor], Head]
+WAYS: dict[str, Step] = {
+    "retrain": lambda head, z, y: retrain(head, z, y, OPTIONS, rng=seeded()),
+    "converge": lambda head, z, y: converge(head, z, y, OPTIONS),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_head_whose_weights_lie_by_column(way):
+    """As those of a transposed matrix do."""
+    z, y = samples(list(range(C)))
+    by_row = linear()
+    by_column = LinearHead(by_row.weight.detach().T.contiguous().T, by_row.bias)
+    expected, found = (WAYS[way](head, z, y) for head in (by_row, by_column))
+    torch.testing.assert_close(found.weight, expected.weight)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gradients_are_on_even_where_the_caller_turned_them_off(way):
+    z, y = samples(list(range(C)))
+    expected = WAYS[way](linear(), z, y)
+    with torch.no_grad():
+        found = WAYS[way](linear(), z, y)
+    assert torch.equal(found.weight, expected.weight)

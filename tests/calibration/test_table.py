@@ -1,6 +1,6 @@
-"""Every calibrator makes a new head of the same kind, and ccvr gives back what a biased head lost."""
+"""Every calibrator makes a new head of what it is given, and gives back what a biased head lost."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,35 +9,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccvr.calibration.gaussians import ClassGaussians
-from ccvr.calibration.retrain import retrain
+from ccvr.calibration.calibrate import usable
+from ccvr.calibration.retrain import converge, retrain
+from ccvr.calibration.sampling import draw
 from ccvr.calibration.spec import CalibrationOptions
-from ccvr.calibration.table import CALIBRATORS, allocate, ccvr, oracle, oracle_partial
+from ccvr.calibration.table import CALIBRATORS, Calibrator, ccvr, ccvr_converged, oracle, oracle_partial
 from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import Head, LinearHead, NormedHead, copy_head
+from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.moments import ClassStatistics, statistics_of
+from ccvr.statistics.collect import random_features, statistics_of
+from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.source import Source
 
 C = 4
-FAST = CalibrationOptions(num_virtual=40, epochs=2, batch_size=16, lr=0.05, per_class=5)
+FAST = CalibrationOptions(num_virtual=40, epochs=2, batch_size=16, lr=0.05, per_class=5, iterations=8)
 TUKEY = FeatureTransform("tukey", 0.5)
 SIGNED = FeatureTransform("signed-tukey", 0.5)
+RETRAINED = [name for name, row in CALIBRATORS.items() if "start" in row.reads]
+CLOSED = [name for name in CALIBRATORS if name not in RETRAINED]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Federation:
-    """Clients' features in one place, served as an engine serves them, with a record of what was asked for."""
+    """Clients' features in one place, given as a run gives them."""
 
     clients: list[tuple[Tensor, Tensor]]
-    asked: list[str] = field(default_factory=list)
 
-    def statistics(self, transform: FeatureTransform) -> ClassStatistics:
-        self.asked.append(str(transform))
-        parts = [statistics_of(transform(z), y, C, transform=str(transform)) for z, y in self.clients]
-        return sum(parts[1:], start=parts[0])
+    def of(self, row: Calibrator, options: CalibrationOptions) -> ClassStatistics | tuple[Tensor, Tensor]:
+        if row.raw:
+            return self.features()
+        return self.statistics(row.kind_of(options), row.transform_of_statistics(options))
+
+    def statistics(self, kind: str = "full", transform: FeatureTransform = FeatureTransform()) -> ClassStatistics:  # noqa: B008
+        if kind == "kernel":
+            return self.of_random_features()
+        source = Source(transform=str(transform))
+        return merge(statistics_of(transform(z), y, C, kind=kind, source=source) for z, y in self.clients)
+
+    def of_random_features(self, num_features: int = 30) -> ClassStatistics:
+        projection = random_features(self.statistics("diagonal"), num_features=num_features)
+        phi, source = RandomFeatures.of(projection), Source(projection=projection.digest)
+        parts = [(phi(z), y) for z, y in self.clients]
+        return merge(statistics_of(*part, C, kind="kernel", source=source, projection=projection) for part in parts)
 
     def features(self) -> tuple[Tensor, Tensor]:
-        self.asked.append("features")
         return torch.cat([z for z, _ in self.clients]), torch.cat([y for _, y in self.clients])
 
 
@@ -69,9 +86,11 @@ VARIANTS = {
     "T0": {},
     "T1": {"transform": "tukey:0.5", "transform_at": "statistics"},
     "T2": {"transform": "tukey:0.5", "transform_at": "draws"},
-    "signed T1": {"transform": "signed-tukey:0.5"},
+    "transformed": {"transform": "signed-tukey:0.5"},
     "zero start": {"start": "zero"},
-    "proportional": {"allocation": "proportional"},
+    "by counts": {"priors": "counts"},
+    "shrunk": {"shrinkage": "oas"},
+    "no ridge": {"ridge": 0.0},
 }
 
 
@@ -83,16 +102,21 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+def reads(names: list[str], variants: dict[str, dict[str, object]]) -> list[tuple[str, str]]:
+    """Each method with the variants whose options it reads."""
+    return [(name, key) for name in names for key, v in variants.items() if v.keys() <= CALIBRATORS[name].reads]
+
+
+@pytest.mark.parametrize(("name", "variant"), reads(RETRAINED, VARIANTS))
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", CALIBRATORS)
-def test_contract_of_every_calibrator(name, case, kind, variant):
-    evidence, options = CASES[case], replace(FAST, **VARIANTS[variant])
-    head = HEADS[kind](evidence.clients[0][0].shape[1])
+def test_contract_of_every_method_that_retrains(name, case, kind, variant):
+    options, row = replace(FAST, **VARIANTS[variant]), CALIBRATORS[name]
+    given = CASES[case].of(row, options)
+    z, _ = CASES[case].features()
+    head = HEADS[kind](z.shape[1])
     before = tensors(head)
-    fit = CALIBRATORS[name].fit
-    found, again, other = (fit(head, evidence, options, rng=seeded(seed)) for seed in (1, 1, 2))
+    found, again, other = (row.fit(head, given, options, rng=seeded(seed)) for seed in (1, 1, 2))
     assert same(tensors(head), before), "the head that comes in is left as it is"
     assert head.transform == FeatureTransform()
     assert found is not head
@@ -103,42 +127,146 @@ def test_contract_of_every_calibrator(name, case, kind, variant):
     assert same(tensors(found), tensors(again)), "the same seed, the same bits"
     assert not same(tensors(found), tensors(other))
     assert not same(tensors(found), before), "it learned"
-    z = evidence.clients[0][0]
     assert torch.equal(found(z), found.score(found.transform(z))), "inference applies the transform"
 
 
-@pytest.mark.parametrize("name", CALIBRATORS)
-def test_a_class_that_nobody_has_keeps_its_row(name):
-    head = HEADS["linear"](6)
-    found = CALIBRATORS[name].fit(head, CASES["class 1 absent"], FAST, rng=seeded())
+@pytest.mark.parametrize(("name", "variant"), reads(CLOSED, VARIANTS))
+@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("case", CASES)
+def test_contract_of_every_closed_form(name, case, kind, variant):
+    options, row = replace(FAST, **VARIANTS[variant]), CALIBRATORS[name]
+    given = CASES[case].of(row, options)
+    z, _ = CASES[case].features()
+    head = HEADS[kind](z.shape[1])
+    before, sums = tensors(head), given.copy()
+    found, again = (row.fit(head, given, options, rng=seeded(seed)) for seed in (1, 2))
+    assert same(tensors(head), before), "the head that comes in is left as it is"
+    assert torch.equal(given.total, sums.total), "so are the statistics"
+    assert torch.equal(given.second, sums.second)
+    assert same(tensors(found), tensors(again)), "nothing is random"
+    assert type(found) is LinearHead
+    assert found.weight.shape == (C, given.num_features)
+    assert all(tensor.isfinite().all() and tensor.dtype == torch.float32 for tensor in tensors(found).values())
+    if name == "kernel":
+        assert isinstance(found.transform, RandomFeatures)
+    else:
+        assert found.transform == FeatureTransform.parse(options.transform)
+    scores = found(z)
+    assert scores.isfinite().all()
+    assert torch.equal(scores, found.score(found.transform(z))), "inference applies the transform"
+    assert len(scores.argmax(1).unique()) > 1, "it tells classes apart"
+
+
+@pytest.mark.parametrize("name", CLOSED)
+@pytest.mark.parametrize("case", CASES)
+def test_weights_of_closed_forms_lie_by_row(name, case):
+    """Files and L-BFGS take no others; the pseudo-inverse of a singular matrix must not turn them."""
+    row, options = CALIBRATORS[name], replace(FAST, ridge=0.0)
+    found = row.fit(HEADS["linear"](6), CASES[case].of(row, options), options, rng=seeded())
+    assert found.weight.is_contiguous()
+
+
+@pytest.mark.parametrize("name", RETRAINED)
+def test_retraining_keeps_the_row_of_a_class_that_nobody_has(name):
+    head, row = HEADS["linear"](6), CALIBRATORS[name]
+    found = row.fit(head, CASES["class 1 absent"].of(row, FAST), FAST, rng=seeded())
     assert torch.equal(found.weight[1], head.weight[1])
     assert found.bias[1] == head.bias[1]
     assert not torch.equal(found.weight[0], head.weight[0])
 
 
+@pytest.mark.parametrize("name", CLOSED)
+def test_closed_forms_never_predict_a_class_that_nobody_has(name):
+    row = CALIBRATORS[name]
+    found = row.fit(HEADS["linear"](6), CASES["class 1 absent"].of(row, FAST), FAST, rng=seeded())
+    z = 1e4 * torch.randn(2000, 6, generator=seeded(3))  # far out, where a row of its own would win somewhere
+    labels = found(z).argmax(1).unique().tolist()
+    assert 1 not in labels
+    assert len(labels) > 1
+
+
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_a_federation_without_samples_is_refused(name):
-    nobody = Federation([(torch.empty(0, 6), torch.empty(0, dtype=torch.int64))])
-    with pytest.raises(CalibrationError):
-        CALIBRATORS[name].fit(HEADS["linear"](6), nobody, FAST, rng=seeded())
-
-
-@pytest.mark.parametrize("name", CALIBRATORS)
-def test_raw_calibrators_are_those_that_ask_for_features(name):
-    evidence = federation()
-    CALIBRATORS[name].fit(HEADS["linear"](6), evidence, FAST, rng=seeded())
-    assert ("features" in evidence.asked) is CALIBRATORS[name].raw
+    row, nothing = CALIBRATORS[name], (torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
+    given = nothing
+    if name == "kernel":  # whose projection some clients made before all withheld what they have
+        known = CASES["all classes"].of_random_features()
+        given = ClassStatistics.zeros(
+            C, known.num_features, kind="kernel", source=known.source, projection=known.projection
+        )
+    elif not row.raw:
+        given = ClassStatistics.zeros(C, 6, kind=row.kinds[0])
+    with pytest.raises(CalibrationError) as refused:
+        row.fit(HEADS["linear"](6), given, FAST, rng=seeded())
+    assert "no samples" in str(refused.value) or "no features" in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["linear", "normed"])
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_a_start_from_zero_forgets_the_trained_weights(name, kind):
+    """Closed forms never read them."""
     one, two = HEADS[kind](6), HEADS[kind](6)
     with torch.no_grad():
         two.weight.mul_(-3)
-    options = replace(FAST, start="zero")
-    heads = [CALIBRATORS[name].fit(head, CASES["all classes"], options, rng=seeded()) for head in (one, two)]
+    options, row = replace(FAST, start="zero"), CALIBRATORS[name]
+    given = CASES["all classes"].of(row, options)
+    heads = [row.fit(head, given, options, rng=seeded()) for head in (one, two)]
     assert same(*map(tensors, heads))
+
+
+# --- kinds of statistics ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if not row.raw])
+def test_every_method_takes_a_kind_or_says_which_it_needs(name, kind):
+    row, statistics = CALIBRATORS[name], CASES["all classes"].statistics(kind)
+    head = HEADS["linear"](6)
+    if kind in row.kinds or (kind == "full" and "pooled" in row.kinds):
+        found = row.fit(head, usable(statistics, row, name, FAST), FAST, rng=seeded())
+        z, y = CASES["all classes"].features()
+        assert (found(z).argmax(1) == y).float().mean() > 0.7, "it learned"
+    else:
+        with pytest.raises(CalibrationError) as refused:
+            usable(statistics, row, name, FAST)
+        needed = " or ".join(row.kinds)
+        expected = f"{name} needs {needed} statistics; these are {kind}. Collect with that kind."
+        assert str(refused.value) == expected
+
+
+@pytest.mark.parametrize("name", ["lda", "ridge", "cof"])
+def test_pooled_and_full_statistics_give_the_same_closed_form(name):
+    """Up to the order of summation."""
+    full, pooled = (
+        CALIBRATORS[name].fit(HEADS["linear"](6), CASES["all classes"].statistics(kind), FAST, rng=seeded())
+        for kind in ("full", "pooled")
+    )
+    torch.testing.assert_close(full.weight, pooled.weight, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(full.bias, pooled.bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if "kind" in row.reads])
+@pytest.mark.parametrize("transform", ["none", "tukey:0.5"])
+def test_statistics_of_other_features_are_refused(name, transform):
+    wanted = "tukey:0.5" if transform == "none" else "none"
+    row, options = CALIBRATORS[name], replace(FAST, transform=wanted)
+    statistics = CASES["all classes"].statistics(row.kinds[0], FeatureTransform.parse(transform))
+    with pytest.raises(CalibrationError) as refused:
+        usable(statistics, row, name, options)
+    assert str(refused.value) == (
+        f'{name} asks for statistics of "{wanted}" features; these are of "{transform}" ones. '
+        f'Collect with transform="{wanted}".'
+    )
+
+
+@pytest.mark.parametrize("name", RETRAINED)
+def test_retraining_needs_features_as_wide_as_the_head(name):
+    row = CALIBRATORS[name]
+    with pytest.raises(CalibrationError) as refused:
+        row.fit(HEADS["linear"](5), CASES["all classes"].of(row, FAST), FAST, rng=seeded())
+    assert str(refused.value) == (
+        "re-training starts from a head of 5 features; these statistics have 6. With taps use lda, ridge or kernel."
+    )
 
 
 # --- the three readings of the paper's transform ----------------------------------------------------------------------
@@ -156,26 +284,26 @@ def test_a_start_from_zero_forgets_the_trained_weights(name, kind):
     ids=["T0", "T0 at draws", "T1", "T2", "T2 signed"],
 )
 def test_ccvr_is_statistics_then_draws_then_retraining(options, asked, after):
-    evidence, options = federation(), replace(FAST, **options)
-    head = HEADS["linear"](6)
-    found = ccvr(head, evidence, options, rng=seeded(3))
-    assert evidence.asked == [asked]
-    z = torch.cat([z for z, _ in evidence.clients])
-    y = torch.cat([y for _, y in evidence.clients])
-    rng = seeded(3)
-    gaussians = ClassGaussians.of(statistics_of(FeatureTransform.parse(asked)(z), y, C))
-    virtual, labels = gaussians.sample([options.num_virtual] * C, rng=rng)
-    expected = copy_head(head)
-    retrain(expected, after(virtual), labels, options, rng=rng)
+    options, head, rng = replace(FAST, **options), HEADS["linear"](6), seeded(3)
+    assert str(CALIBRATORS["ccvr"].transform_of_statistics(options)) == asked
+    given = federation().of(CALIBRATORS["ccvr"], options)
+    z, y = federation().features()
+    virtual, labels = draw(statistics_of(FeatureTransform.parse(asked)(z), y, C), [options.num_virtual] * C, rng=rng)
+    solved = converge(copy_head(head), after(virtual), labels, options)
+    expected = retrain(copy_head(head), after(virtual), labels, options, rng=rng)
     for name, tensor in tensors(expected).items():
-        torch.testing.assert_close(tensors(found)[name], tensor, rtol=1e-5, atol=1e-6)
+        found = tensors(ccvr(head, given, options, rng=seeded(3)))
+        torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
+    for name, tensor in tensors(solved).items():
+        found = tensors(ccvr_converged(head, given, options, rng=seeded(3)))
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
 
 def test_the_oracle_retrains_on_every_transformed_feature():
-    evidence, options, head = federation(), replace(FAST, transform="tukey:0.5"), HEADS["linear"](6)
-    z, y = evidence.features()
+    options, head = replace(FAST, transform="tukey:0.5"), HEADS["linear"](6)
+    z, y = federation().features()
     expected = retrain(copy_head(head), z.clamp(min=0).sqrt(), y, options, rng=seeded(3))
-    assert same(tensors(oracle(head, evidence, options, rng=seeded(3))), tensors(expected))
+    assert same(tensors(oracle(head, (z, y), options, rng=seeded(3))), tensors(expected))
 
 
 @given(st.lists(st.integers(0, 9), min_size=C, max_size=C), st.integers(1, 8), st.integers(0, 99))
@@ -186,10 +314,9 @@ def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, pe
     if not len(y):
         return
     y = y[torch.randperm(len(y), generator=seeded(seed))]
-    evidence = Federation([(torch.eye(len(y)), y)])
     options = CalibrationOptions(per_class=per_class, epochs=1, weight_decay=0, start="zero", lr=1)
     labels = y.unique()
-    head = oracle_partial(HEADS["linear"](len(y)), evidence, options, rng=seeded(seed))
+    head = oracle_partial(HEADS["linear"](len(y)), (torch.eye(len(y)), y), options, rng=seeded(seed))
     used = head.weight.detach().abs().amax(0) > 0
     if len(labels) == 1:
         return  # one class alone is certain from the start: nothing moves
@@ -198,44 +325,11 @@ def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, pe
 
 def test_oracle_partial_draws_other_samples_for_another_seed():
     y = torch.arange(C).repeat_interleave(50)
-    evidence = Federation([(torch.eye(200), y)])
     options = CalibrationOptions(per_class=10, epochs=1, weight_decay=0, start="zero", lr=1)
-    heads = [oracle_partial(HEADS["linear"](200), evidence, options, rng=seeded(seed)) for seed in range(40)]
+    heads = [oracle_partial(HEADS["linear"](200), (torch.eye(200), y), options, rng=seeded(seed)) for seed in range(40)]
     used = torch.stack([head.weight.detach().abs().amax(0) > 0 for head in heads]).sum(0)
     assert used.min() >= 1, "all samples have their turn: each is left out 40 times with probability 0.8⁴⁰ = 0.0001"
     assert used.max() < 40
-
-
-# --- how many virtual features ----------------------------------------------------------------------------------------
-
-
-def test_equal_allocation():
-    assert allocate(torch.tensor([5, 0, 1, 900]), CalibrationOptions(num_virtual=70)) == [70, 0, 70, 70]
-
-
-def test_proportional_allocation():
-    options = CalibrationOptions(num_virtual=100, allocation="proportional")
-    assert allocate(torch.tensor([10, 0, 30, 60]), options) == [30, 0, 90, 180]
-    assert allocate(torch.tensor([1, 0, 0, 99_999]), options) == [1, 0, 0, 200], "every class that is there has one"
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any), st.integers(1, 3000))
-def test_proportional_allocation_has_num_virtual_as_its_mean(counts, num_virtual):
-    numbers = allocate(torch.tensor(counts), CalibrationOptions(num_virtual=num_virtual, allocation="proportional"))
-    present = [number for number, count in zip(numbers, counts, strict=True) if count]
-    assert all(number == 0 for number, count in zip(numbers, counts, strict=True) if not count)
-    assert min(present) >= 1
-    assert abs(sum(present) - num_virtual * len(present)) <= len(present), "up to rounding and the one that each has"
-    ideal = [num_virtual * len(present) * count / sum(counts) for count in counts if count]
-    assert all(abs(number - wish) <= 1 for number, wish in zip(present, ideal, strict=True))
-
-
-@pytest.mark.parametrize("allocation", ["equal", "proportional"])
-def test_no_samples_at_all(allocation):
-    with pytest.raises(CalibrationError) as refused:
-        allocate(torch.zeros(3, dtype=torch.int64), CalibrationOptions(allocation=allocation))
-    message = "the statistics hold no samples. Collect them from clients that have images."
-    assert str(refused.value) == message
 
 
 # --- the point of it all ----------------------------------------------------------------------------------------------
@@ -248,6 +342,13 @@ def gaussian_classes(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.n
     mean, factor = 0.6 * world.standard_normal((C, d)), world.standard_normal((d, d)) / 4 + np.eye(d)
     y = rng.integers(0, C, n)
     return mean[y] + rng.standard_normal((n, d)) @ factor.T, y, mean, factor @ factor.T
+
+
+SHORT = {"ridge": 5.0, "kernel": 2.0, "cof": 10.0, "cof-means": 12.0, "ncm": 15.0}
+"""Points that a method may stay behind the best possible, where more than 1.
+
+Least squares masks classes, cof and cof-means have no bias, ncm takes the covariance for a sphere.
+"""
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
@@ -263,9 +364,11 @@ def test_a_biased_head_recovers_to_nearly_the_best_possible(name):
     )
     # Non-IID: a client has one class almost alone, and the clients' shares differ.
     owner = np.where(np.random.default_rng(3).random(4000) < 0.9, y, (y + 1) % C)
-    evidence = Federation(
-        [(torch.from_numpy(z[owner == k]).float(), torch.from_numpy(y[owner == k])) for k in (3, 1, 0, 2)]
-    )
+    ids = [3, 1, 0, 2]
+    if name == "cof-means":  # which learns a covariance from how many clients differ
+        owner = owner + C * np.random.default_rng(4).integers(0, 50, 4000)
+        ids = np.unique(owner).tolist()
+    clients = Federation([(torch.from_numpy(z[owner == k]).float(), torch.from_numpy(y[owner == k])) for k in ids])
 
     def accuracy(scores: np.ndarray) -> float:
         return 100 * float((scores.argmax(1) == test_y).mean())
@@ -276,7 +379,8 @@ def test_a_biased_head_recovers_to_nearly_the_best_possible(name):
 
     best = accuracy(test_z @ weight.T + bias)
     before = score(biased)
-    options = CalibrationOptions(num_virtual=1000, epochs=20, lr=0.02, per_class=800)
-    after = score(CALIBRATORS[name].fit(biased, evidence, options, rng=seeded()))
+    options, row = CalibrationOptions(num_virtual=1000, epochs=20, lr=0.02, per_class=800), CALIBRATORS[name]
+    given = clients.of_random_features(400) if name == "kernel" else clients.of(row, options)
+    after = score(row.fit(biased, given, options, rng=seeded()))
     assert before < best - 15, "the case is a hard one"
-    assert best - 1.0 < after < best + 0.5
+    assert best - SHORT.get(name, 1.0) < after < best + 0.5

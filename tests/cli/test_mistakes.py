@@ -39,7 +39,7 @@ MISTAKES = {
     ),
     "run --out x --calibration.methods ccvr,label=..": (
         'SpecError: calibration label ".." is not usable; use at most 100 letters, digits and . _ + -, '
-        "not a dot first, not uncalibrated."
+        "not a dot first, not uncalibrated or select."
     ),
     "run --device tpu": (
         f"UsageError: invalid choice 'tpu' for argument '--device'. Expected one of ('cpu', 'cuda'). {FROM_RUN}"
@@ -50,12 +50,27 @@ MISTAKES = {
         'UnknownName: no algorithm "fedavgg". Did you mean "fedavg"? Known: fedavg, fedavgm, fedprox, moon.'
     ),
     "run --out x --calibration.methods ccrv": (
-        'UnknownName: no calibrator "ccrv". Did you mean "ccvr"? Known: ccvr, oracle, oracle-partial.'
+        'UnknownName: no calibrator "ccrv". Did you mean "ccvr"? Known: ccvr, ccvr-converged, cof, cof-means, '
+        "kernel, lda, ncm, oracle, oracle-partial, ridge."
     ),
     "run --out x --calibration.methods ccvr,epoch=3": (
-        'SpecError: no option "epoch" in calibration "ccvr,epoch=3". Did you mean "epochs"? Known: allocation, '
-        "batch_size, epochs, label, lr, momentum, num_virtual, per_class, seed, start, transform, transform_at, "
-        "weight_decay."
+        'SpecError: ccvr has no option "epoch". Did you mean "epochs"? Known: batch_size, epochs, kind, label, lr, '
+        "min_count, momentum, num_virtual, priors, seed, shrinkage, start, transform, transform_at, weight_decay."
+    ),
+    "run --out x --calibration.methods lda,num_virtual=3": (
+        'SpecError: lda has no option "num_virtual". Known: kind, label, min_count, priors, seed, shrinkage, taps, '
+        "transform."
+    ),
+    "run --out x --calibration.methods ncm,kind=kernel": (
+        'SpecError: calibration.kind is "kernel", which this method cannot use. It can use: means, diagonal, pooled, '
+        "full."
+    ),
+    "run --out x --calibration.methods lda,shrinkage=ledoit": (
+        'SpecError: no shrinkage "ledoit". Known: fixed, none, oas, pooled.'
+    ),
+    "run --out x --calibration.deploy select": (
+        'SpecError: calibration.deploy is "select", but no client holds out samples. Set data.validation, for example '
+        "0.15."
     ),
     "run --out x --calibration.methods ccvr,seed=five": 'SpecError: calibration.seed is "five"; give a whole number.',
     "run --out x --data.name digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from tests.end_to_end.tiny import TINY
 
 import ccvr
+from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import Calibration, CalibrationOptions
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
@@ -22,7 +23,7 @@ from ccvr.experiment.pipeline import calibrate_again, resume, run, start
 from ccvr.experiment.spec import from_toml, to_toml
 from ccvr.models.scoring import score
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.wire import from_bytes
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.checkpoint import read_checkpoint
 
 LABELS = ["uncalibrated", "ccvr", "t1", "oracle", "oracle-partial"]
@@ -55,7 +56,7 @@ def test_the_files(finished):
     assert provenance["hardware"]["cores"] >= 1
     assert json.loads((path / "results.json").read_text()) == results
     assert sorted(file.stem for file in (path / "heads").iterdir()) == sorted(LABELS)
-    assert sorted(file.stem for file in (path / "statistics").iterdir()) == ["none", "tukey-0.5"]
+    assert sorted(file.stem for file in (path / "statistics").iterdir()) == ["full", "full_tukey-0.5"]
     assert [file.name for file in RunFolder(path).checkpoints()] == [
         "round-000002.safetensors",
         "round-000004.safetensors",
@@ -110,7 +111,7 @@ def test_bytes_are_what_the_clients_would_send(finished):
 
 def test_statistics_count_every_training_image(finished):
     path, _ = finished
-    merged = from_bytes((path / "statistics" / "none.safetensors").read_bytes())
+    merged = ClassStatistics.from_bytes((path / "statistics" / "full.safetensors").read_bytes())
     counts = load_file(path / "partition.safetensors")["label_counts"]
     assert torch.equal(merged.count, counts.sum(0))
     assert merged.digest == ccvr.load(path).digest()
@@ -222,7 +223,7 @@ def test_other_seeds_draw_other_features(copy):
 
 
 def test_damaged_statistics_are_collected_again(copy):
-    path = copy / "statistics" / "none.safetensors"
+    path = copy / "statistics" / "full.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
     list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
@@ -295,7 +296,7 @@ def test_a_missing_memory_is_one_error(copy):
 @pytest.mark.parametrize("file", ["model", "heads/t1"])
 def test_a_damaged_model_or_head_is_one_error(copy, file):
     path = copy / f"{file}.safetensors"
-    format = "ccvr-model/1" if file == "model" else "ccvr-head/1"
+    format = "ccvr-model/2" if file == "model" else "ccvr-head/2"
     path.write_bytes(tensors_to_bytes({"x": torch.zeros(2)}, format=format))
     with pytest.raises(RunError, match="is damaged"):
         ccvr.load(copy, head=None if file == "model" else "t1")
@@ -345,7 +346,7 @@ def test_a_model_with_shared_weights_and_a_named_head(tmp_path, monkeypatch):
     results = run(spec, tmp_path / "run")
     model = ccvr.load(tmp_path / "run")
     assert round(score(model, in_order(load_data("digits").test), 10).accuracy, 4) == results["accuracy"]["ccvr"]
-    header, _ = tensors_from_bytes((tmp_path / "run" / "model.safetensors").read_bytes(), format="ccvr-model/1")
+    header, _ = tensors_from_bytes((tmp_path / "run" / "model.safetensors").read_bytes(), format="ccvr-model/2")
     assert header["head_path"] == "out"
 
 
@@ -354,3 +355,32 @@ def test_a_global_model_that_diverged_is_one_error(tmp_path, lr):
     training = replace(TINY.training, algorithm="fedavg", lr=lr, batch_size=5000, momentum=0.0)
     with pytest.raises(TrainingError, match="diverged"):
         run(replace(TINY, training=training), tmp_path / "run")
+
+
+PAST_THE_LAST = ("ridge,taps=auto,label=ridge-taps", "lda,taps=layer1+layer2", "kernel,num_features=150", "ncm")
+
+
+def test_heads_that_read_several_layers_are_kept_loaded_and_deployed(copy):
+    calibrations = [parse_calibration(text, CalibrationOptions()) for text in PAST_THE_LAST]
+    *_, last = calibrate_again(RunFolder(copy), calibrations, chosen="kernel")
+    test = load_data("digits").test
+    for label in ("ridge-taps", "lda", "kernel", "ncm", "uncalibrated"):
+        counts = score(ccvr.load(copy, head=label), in_order(test), 10)
+        assert round(counts.accuracy, 4) == last.results["accuracy"][label], label
+    deployed = ccvr.load(copy)
+    assert torch.equal(deployed.eval()(test.images[:9]), ccvr.load(copy, head="kernel")(test.images[:9]))
+    assert deployed.head.weight.shape == (10, 150)
+    assert last.results["calibrations"]["kernel"]["bytes"] < last.results["calibrations"]["ccvr"]["bytes"] * 20
+    names = sorted(file.stem.partition("_")[0] for file in (copy / "statistics").iterdir())
+    assert names == ["diagonal", "full", "full", "kernel", "means", "pooled", "pooled"]
+
+
+def test_select_deploys_what_wins_on_the_held_out_parts(tmp_path):
+    calibration = replace(TINY.calibration, methods=("ccvr", "ccvr,lr=1000,label=harmful"), deploy="select")
+    results = run(replace(TINY, calibration=calibration), tmp_path / "run")
+    recall = results["selection"]["recall"]
+    assert recall.keys() == {"uncalibrated", "ccvr", "harmful"}
+    assert recall["harmful"] < recall["uncalibrated"]
+    assert results["deployed"] in ("ccvr", "uncalibrated")
+    beats = recall["ccvr"] - recall["uncalibrated"] > max(results["selection"]["standard_error"].values())
+    assert (results["deployed"] == "ccvr") or not beats

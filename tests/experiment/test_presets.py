@@ -2,7 +2,7 @@
 
 import pytest
 
-from ccvr.calibration.table import parse_calibrations
+from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_toml, to_toml

@@ -10,7 +10,7 @@ from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
-from ccvr.models.transform import FeatureTransform
+from ccvr.statistics.collect import Request
 from ccvr.training.memories import Memories
 from ccvr.training.spec import TrainingSpec
 
@@ -47,11 +47,11 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
         (state,) = engine.rounds(
             replace(setup, dataset=dataset).fresh_model(), memories=Memories(tmp_path), resume=None
         )
-        statistics = list(engine.statistics(model, FeatureTransform()))
+        statistics = list(engine.statistics(model, Request()))
         outcomes.append((state, statistics, list(engine.score(model))))
     (state, statistics, scores), (other_state, other_statistics, other_scores) = outcomes
     assert all(torch.equal(state.parameters[name], other_state.parameters[name]) for name in state.parameters)
-    assert all(torch.equal(a.outer, b.outer) for a, b in zip(statistics, other_statistics, strict=True))
+    assert all(torch.equal(a.second, b.second) for a, b in zip(statistics, other_statistics, strict=True))
     counts = np.stack([client.count.numpy() for client in statistics])
     assert np.array_equal(counts, setup.label_counts)
     assert sum(int(score.total.sum()) for score in scores) == len(held)

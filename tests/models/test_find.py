@@ -5,6 +5,8 @@ from torch.nn import functional
 
 from ccvr.core.errors import ModelError
 from ccvr.models.find import find_head
+from ccvr.models.heads import LinearHead, NormedHead
+from ccvr.models.transform import FeatureTransform
 
 EXAMPLE = torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 REMEDY = 'Name the head with model.head = "path".'
@@ -97,6 +99,14 @@ class CosineLinear(nn.Linear):
 def test_the_head_is_the_linear_layer_whose_output_is_the_models(model: nn.Module, path: str) -> None:
     assert find_head(model, EXAMPLE) == path
     assert find_head(model, EXAMPLE, path) == path
+
+
+@pytest.mark.parametrize("path", ["", "2"])
+@pytest.mark.parametrize(
+    "head", [LinearHead(torch.ones(3, 5), None, FeatureTransform("tukey")), NormedHead(torch.ones(3, 5))]
+)
+def test_a_head_of_ours_is_found_in_any_model(head: nn.Module, path: str) -> None:
+    assert find_head(nn.Sequential(nn.Flatten(), nn.Linear(16, 5), head), EXAMPLE, path) == "2"
 
 
 def test_a_model_may_be_its_own_head() -> None:

@@ -80,6 +80,12 @@ class TestEveryHead:
         assert torch.equal(other.weight, head.weight)
         assert copy_head(other, transform=FeatureTransform()).transform == FeatureTransform()
 
+    def test_a_copy_reads_the_same_taps(self, kind: str) -> None:
+        head = HEADS[kind](draw(4, 6), draw(4, seed=1), taps=("low", "high"))
+        assert make(kind).taps == ()
+        assert copy_head(head).taps == ("low", "high")
+        assert copy_head(head, transform=TUKEY, start="zero").taps == ("low", "high")
+
     def test_a_copy_that_starts_at_zero_prefers_no_class_and_can_learn(self, kind: str) -> None:
         head = make(kind)
         zero = copy_head(head, start="zero")

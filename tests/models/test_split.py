@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
 from ccvr.models.build import MODELS
-from ccvr.models.heads import LinearHead, NormedHead
-from ccvr.models.split import Normalize, SplitModel, split_model
+from ccvr.models.digest import backbone_digest
+from ccvr.models.heads import Head, LinearHead, NormedHead, copy_head
+from ccvr.models.split import Normalize, SplitModel, split_model, under_new_head
+from ccvr.models.taps import find_taps, reading
+from ccvr.models.transform import FeatureTransform
 
 SHAPE = (3, 16, 17)
 IMAGES = torch.randint(0, 256, (2, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -240,6 +243,238 @@ class TestCopies:
         assert other.digest() == parts.digest()
         assert torch.equal(other(IMAGES), torch.tensor([[1.0, 2.0]]).expand(2, 2))
         assert parts(IMAGES).shape == (2, 5)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def features(model: nn.Module, head: str, x: Tensor, taps: tuple[str, ...] = ()) -> Tensor:
+    with torch.no_grad(), reading(model, head, taps) as read:
+        return read(x)
+
+
+def everything(model: nn.Module) -> list[object]:
+    """What must not change: tensors, modes, gradients and hooks, by module."""
+    tensors = {
+        name: (tensor.tolist(), tensor.requires_grad) for name, tensor in model.state_dict(keep_vars=True).items()
+    }
+    modules = [
+        (id(module), path, module.training, list(module._forward_hooks), list(module._forward_pre_hooks))
+        for path, module in model.named_modules(remove_duplicate=False)
+    ]
+    return [tensors, modules, [parameter.grad for parameter in model.parameters()]]
+
+
+class TestAnotherHeadThatReadsTaps:
+    TAPS = ("backbone.model.body.1", "backbone.model.body.0")
+
+    def head(self, parts: SplitModel, taps: tuple[str, ...] = TAPS) -> LinearHead:
+        width = features(parts, "head", IMAGES, taps).shape[1]
+        return LinearHead(draw(4, width), draw(4, seed=1), taps=taps)
+
+    def test_it_reads_what_was_read_from_the_model_before(self) -> None:
+        parts = split(Plain()).eval()
+        head = self.head(parts)
+        assert head.weight.shape == (4, 12 + 12 + 6)
+        with torch.no_grad():
+            assert torch.equal(parts.with_head(head)(IMAGES), head(features(parts, "head", IMAGES, self.TAPS)))
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_automatic_taps_of_our_networks(self, name: str) -> None:
+        parts = split(FACTORIES[name]()).eval()
+        head = self.head(parts, find_taps(parts, "head", IMAGES, "auto"))
+        with torch.no_grad():
+            expected = head(features(parts, "head", IMAGES, head.taps))
+            assert torch.equal(parts.with_head(head).eval()(IMAGES), expected)
+
+    def test_the_model_itself_is_not_affected(self) -> None:
+        parts = split(FACTORIES["normalised"]())
+        head = self.head(parts, ("backbone.model.1",))
+        before, digest = everything(parts), parts.digest()
+        other = parts.with_head(head)
+        other.train()(IMAGES).sum().backward()
+        with torch.no_grad():
+            for parameter in other.backbone.parameters():
+                parameter.zero_()
+        assert everything(parts.train()) == before
+        assert parts.digest() == digest
+
+    def test_what_is_kept(self) -> None:
+        parts = split(Plain())
+        parts.class_names = ("a", "b")
+        head = self.head(parts)
+        other = parts.with_head(head)
+        assert other.class_names == ("a", "b")
+        assert other.head is head
+        assert head.taps == self.TAPS
+
+    def test_it_survives_copies_and_files(self) -> None:
+        parts = split(Plain()).eval()
+        other = parts.with_head(self.head(parts)).eval()
+        expected = other(IMAGES)
+        file = io.BytesIO()
+        torch.save(other, file)
+        file.seek(0)
+        assert torch.equal(copy.deepcopy(other)(IMAGES), expected)
+        assert torch.equal(torch.load(file, weights_only=False)(IMAGES), expected)
+
+    def test_a_head_like_its_own_fits_again(self) -> None:
+        parts = split(Plain()).eval()
+        other = parts.with_head(self.head(parts)).eval()
+        again = other.with_head(copy_head(other.head)).eval()
+        assert torch.equal(again(IMAGES), other(IMAGES))
+
+
+HEADS_IN_USERS = {"plain": "head", "two names": "layers.1", "transformer": "fc", "no bias": "3", "normalised": "5"}
+SIGNED = FeatureTransform("signed-tukey", 0.5)
+
+
+class TestUnderNewHead:
+    @pytest.fixture(params=HEADS_IN_USERS)
+    def case(self, request: pytest.FixtureRequest) -> tuple[nn.Module, str]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            model = USERS[request.param]()
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return model, HEADS_IN_USERS[request.param]
+
+    X = normalize()(IMAGES)
+
+    def head_for(self, model: nn.Module, path: str, **options: object) -> LinearHead:
+        width = features(model, path, self.X, options.get("taps", ())).shape[1]
+        return LinearHead(draw(4, width), draw(4, seed=1), **options)
+
+    def test_scores_are_the_new_head_s(self, case: tuple[nn.Module, str]) -> None:
+        model, path = case
+        head = self.head_for(model, path)
+        z = features(model, path, self.X)
+        assert torch.allclose(under_new_head(model, path, head)(self.X), head(z), atol=1e-5)
+
+    def test_it_is_the_same_class_with_the_same_state(self, case: tuple[nn.Module, str]) -> None:
+        model, path = case
+        bias = model.get_submodule(path).bias
+        same_shape = LinearHead(model.get_submodule(path).weight + 1, None if bias is None else bias + 1)
+        found = under_new_head(model, path, same_shape)
+        assert type(found) is type(model)
+        assert type(found.get_submodule(path)) is nn.Linear
+        assert list(found.state_dict()) == list(model.state_dict())
+        model.load_state_dict(found.state_dict())
+        assert torch.allclose(model(self.X), found(self.X), atol=1e-5)
+        assert torch.equal(model.get_submodule(path).weight, same_shape.weight)
+
+    @pytest.mark.parametrize("kind", ["linear", "transform", "normed", "taps"])
+    def test_the_model_is_left_alone(self, case: tuple[nn.Module, str], kind: str) -> None:
+        model, path = case
+        before, digest = everything(model), backbone_digest(model, path)
+        taps = ({"head": "body.1", "layers.1": "layers.0", "fc": "encoder", "3": "2", "5": "2"}[path],)
+        head: Head = {
+            "linear": lambda: self.head_for(model, path),
+            "transform": lambda: self.head_for(model, path, transform=SIGNED),
+            "normed": lambda: NormedHead(self.head_for(model, path).weight),
+            "taps": lambda: self.head_for(model, path, taps=taps),
+        }[kind]()
+        found = under_new_head(model, path, head)
+        found(self.X).sum().backward()
+        with torch.no_grad():
+            for parameter in found.parameters():
+                parameter.zero_()
+        assert everything(model) == before
+        assert backbone_digest(model, path) == digest
+
+    def test_the_head_that_is_given_is_left_alone(self) -> None:
+        model = Plain()
+        head = self.head_for(model, "head", taps=("body.1",))
+        first = under_new_head(model, "head", head)
+        assert head.taps == ("body.1",)
+        assert torch.equal(under_new_head(model, "head", head)(self.X), first(self.X))
+
+    @pytest.mark.parametrize("transform", [None, SIGNED])
+    def test_a_head_of_two_names_is_replaced_under_both(self, transform: FeatureTransform | None) -> None:
+        model = TwoNames()
+        for path in ("layers.1", "classifier"):
+            found = under_new_head(model, path, self.head_for(model, path, transform=transform))
+            assert found.layers[1] is found.classifier
+            assert found.classifier.weight.shape == (4, 6)
+            assert found(self.X).shape == (2, 4)
+        assert model.layers[1] is model.classifier
+        assert model(self.X).shape == (2, 5)
+
+    def test_a_weight_that_the_backbone_shares_with_the_head_stays_in_the_backbone(self) -> None:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+        model[1].weight = model[0].weight
+        x = draw(3, 6)
+        head = LinearHead(draw(2, 6), draw(2, seed=1))
+        found = under_new_head(model, "1", head)
+        assert torch.equal(found[0].weight, model[0].weight)
+        assert torch.allclose(found(x), head(model[0](x)))
+
+    def test_a_transform_stays_in_the_model(self, case: tuple[nn.Module, str]) -> None:
+        model, path = case
+        head = self.head_for(model, path, transform=SIGNED)
+        found = under_new_head(model, path, head)
+        z = features(model, path, self.X)
+        expected = (z.sign() * z.abs().sqrt()) @ head.weight.T + head.bias
+        assert type(found) is type(model)
+        assert torch.allclose(found(self.X), expected, atol=1e-5)
+
+    def test_taps(self, case: tuple[nn.Module, str]) -> None:
+        model, path = case
+        model.eval()
+        taps = find_taps(model, path, self.X, "auto")
+        head = self.head_for(model, path, taps=taps)
+        expected = head(features(model, path, self.X, taps))
+        found = under_new_head(model, path, head).eval()
+        assert torch.allclose(found(self.X), expected, atol=1e-5)
+        file = io.BytesIO()
+        torch.save(found, file)
+        file.seek(0)
+        assert torch.equal(torch.load(file, weights_only=False)(self.X), found(self.X))
+
+    @pytest.mark.parametrize("taps", [(), ("backbone.model.body.1",)])
+    def test_a_split_model(self, taps: tuple[str, ...]) -> None:
+        parts = split(Plain()).eval()
+        parts.class_names = ("a", "b")
+        before = everything(parts)
+        width = features(parts, "head", IMAGES, taps).shape[1]
+        head = LinearHead(draw(4, width), None, SIGNED, taps=taps)
+        found = under_new_head(parts, "head", head)
+        assert isinstance(found, SplitModel)
+        assert found.class_names == ("a", "b")
+        with torch.no_grad():
+            assert torch.equal(found(IMAGES), head(features(parts, "head", IMAGES, taps)))
+            for parameter in found.parameters():
+                parameter.zero_()
+        assert everything(parts) == before
+
+    def test_a_model_that_is_all_head(self) -> None:
+        model, head = nn.Linear(6, 3), LinearHead(draw(4, 6), draw(4, seed=1))
+        found = under_new_head(model, "", head)
+        assert type(found) is nn.Linear
+        assert torch.equal(found(draw(2, 6)), head(draw(2, 6)))
+
+    @pytest.mark.parametrize("transform", [None, SIGNED])
+    def test_a_head_that_was_replaced_before_makes_room_for_one_with_taps(
+        self, transform: FeatureTransform | None
+    ) -> None:
+        once = under_new_head(Plain(), "head", LinearHead(draw(4, 6), None, transform)).eval()
+        head = self.head_for(once, "head", taps=("body.1",))
+        expected = head(features(once, "head", self.X, ("body.1",)))
+        assert torch.allclose(under_new_head(once, "head", head)(self.X), expected, atol=1e-5)
+
+    def test_types_are_the_head_s(self) -> None:
+        model = Plain().double()
+        head = LinearHead(draw(4, 6).double(), None)
+        assert under_new_head(model, "head", head).head.weight.dtype == torch.float64
+
+    def test_nothing_is_drawn(self) -> None:
+        model, head = Plain(), LinearHead(draw(4, 6), None)
+        torch.manual_seed(3)
+        before = torch.get_rng_state()
+        under_new_head(model, "head", head)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 class TestNormalize:

@@ -1,86 +1,130 @@
-"""The table of calibrators: evidence → a new head. The head that comes in is left as it is."""
+"""The table of calibrators: merged statistics → a new head. The head that comes in is left as it is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ccvr.calibration.gaussians import ClassGaussians
-from ccvr.calibration.retrain import retrain
-from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions, CalibrationSpec, parse_calibration
+from ccvr.calibration.closed_forms import cof, cof_means, lda, ncm, ridge
+from ccvr.calibration.retrain import converge, retrain
+from ccvr.calibration.sampling import allocate, draw
+from ccvr.calibration.shrinkage import Shrinkage
+from ccvr.calibration.spec import CalibrationOptions
 from ccvr.core.errors import CalibrationError, SpecError
 from ccvr.core.tables import Table
 from ccvr.models.heads import Head, copy_head
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.moments import ClassStatistics
 
-NO_TRANSFORM = FeatureTransform()
-
-
-class Evidence(Protocol):
-    """What a calibrator may ask for. Features are raw data: only a simulation has them."""
-
-    def statistics(self, transform: FeatureTransform) -> ClassStatistics:
-        """The merged statistics of all clients' transformed features."""
-
-    def features(self) -> tuple[Tensor, Tensor]:
-        """All clients' features z [N, d] and labels [N]."""
-
 
 @dataclass(frozen=True)
 class Calibrator:
-    """A way to a new head; ``raw`` ones need every client's features and cannot be deployed."""
+    """A way to a new head: ``fit(head, statistics, options, *, rng)``.
+
+    ``raw`` ones take all clients' features and labels in place of statistics, and cannot be deployed.
+    """
 
     fit: Callable[..., Head]
+    kinds: tuple[str, ...] = ("full",)
+    """Kinds of statistics that it can use, the best first."""
+    reads: frozenset[str] | None = None
+    """Options that it reads; None for all."""
+    taps: str = ""
+    """Layers that it reads where nobody says which."""
     raw: bool = False
 
+    def transform_of_statistics(self, options: CalibrationOptions) -> FeatureTransform:
+        """Of which features statistics are wanted; where draws are transformed, of raw ones."""
+        at_draws = (self.reads is None or "transform_at" in self.reads) and options.transform_at == "draws"
+        return FeatureTransform() if at_draws else FeatureTransform.parse(options.transform)
 
-def ccvr(head: Head, evidence: Evidence, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    def taps_of(self, options: CalibrationOptions) -> str:
+        return self.taps if options.taps is None else options.taps
+
+    def kind_of(self, options: CalibrationOptions) -> str:
+        """The kind of statistics to collect."""
+        if options.kind and options.kind not in self.kinds:
+            known = ", ".join(self.kinds)
+            raise SpecError(f'calibration.kind is "{options.kind}", which this method cannot use. It can use: {known}.')
+        return options.kind or self.kinds[0]
+
+
+def ccvr(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
     """Draw virtual features from the merged class Gaussians and re-train the head on them (Luo et al. 2021, 4)."""
-    transform = FeatureTransform.parse(options.transform)
-    before, after = (transform, NO_TRANSFORM) if options.transform_at == "statistics" else (NO_TRANSFORM, transform)
-    gaussians = ClassGaussians.of(evidence.statistics(before))
-    z, y = gaussians.sample(allocate(gaussians.count, options), rng=rng)
-    return retrain(copy_head(head, transform=transform, start=options.start), after(z), y, options, rng=rng)
+    t, y = _virtual(statistics, options, rng=rng)
+    return retrain(_start(head, t, options), t, y, options, rng=rng)
 
 
-def allocate(count: Tensor, options: CalibrationOptions) -> list[int]:
-    """Virtual features of each class; none where nobody has the class."""
-    present = count > 0
-    if not present.any():
-        raise CalibrationError("the statistics hold no samples. Collect them from clients that have images.")
-    if options.allocation == "equal":
-        return (present * options.num_virtual).tolist()
-    total = options.num_virtual * int(present.sum())
-    return [max(1, round(total * n / int(count.sum()))) if n else 0 for n in count.tolist()]
+def ccvr_converged(
+    head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator
+) -> Head:
+    """``ccvr`` with its objective solved: the same draws, L-BFGS with an L2 penalty until nothing moves."""
+    t, y = _virtual(statistics, options, rng=rng)
+    return converge(_start(head, t, options), t, y, options)
 
 
-def oracle(head: Head, evidence: Evidence, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+def _virtual(
+    statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Virtual features as the new head will see them, and their labels."""
+    numbers = allocate(statistics.count, options.num_virtual, options.priors)
+    z, y = draw(statistics, numbers, rng=rng, shrinkage=Shrinkage.parse(options.shrinkage))
+    is_done = str(FeatureTransform.parse(options.transform)) == statistics.source.transform
+    return z if is_done else FeatureTransform.parse(options.transform)(z), y
+
+
+def _start(head: Head, t: Tensor, options: CalibrationOptions) -> Head:
+    if head.weight.shape[1] != t.shape[1]:
+        raise CalibrationError(
+            f"re-training starts from a head of {head.weight.shape[1]} features; these statistics have {t.shape[1]}. "
+            "With taps use lda, ridge or kernel."
+        )
+    return copy_head(head, transform=FeatureTransform.parse(options.transform), start=options.start)
+
+
+def oracle(head: Head, features: tuple[Tensor, Tensor], options: CalibrationOptions, *, rng: torch.Generator) -> Head:
     """Re-train the head on every client's real features: what no federation may do, the bound of what ccvr can."""
-    return _retrain_on(head, *evidence.features(), options, rng=rng)
+    z, y = features
+    t = FeatureTransform.parse(options.transform)(z)
+    return retrain(_start(head, t, options), t, y, options, rng=rng)
 
 
-def oracle_partial(head: Head, evidence: Evidence, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+def oracle_partial(
+    head: Head, features: tuple[Tensor, Tensor], options: CalibrationOptions, *, rng: torch.Generator
+) -> Head:
     """``oracle`` on ``per_class`` random real features of each class."""
-    z, y = evidence.features()
+    z, y = features
     order = torch.randperm(len(y), generator=rng)
     chosen = torch.cat([order[y[order] == label][: options.per_class] for label in range(head.weight.shape[0])])
-    return _retrain_on(head, z[chosen], y[chosen], options, rng=rng)
+    return oracle(head, (z[chosen], y[chosen]), options, rng=rng)
 
 
-def _retrain_on(head: Head, z: Tensor, y: Tensor, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
-    transform = FeatureTransform.parse(options.transform)
-    return retrain(copy_head(head, transform=transform, start=options.start), transform(z), y, options, rng=rng)
-
+EVERY = frozenset({"transform", "seed"})
+STATISTICS = EVERY | {"kind", "min_count"}
+SGD = frozenset({"start", "epochs", "batch_size", "lr", "momentum", "weight_decay"})
+DRAWS = STATISTICS | {"num_virtual", "priors", "shrinkage", "transform_at"}
+GAUSSIAN = ("full", "pooled", "diagonal")
+POOLED = ("pooled", "full")
 
 CALIBRATORS: Table[Calibrator] = Table(
     "calibrator",
     {
-        "ccvr": Calibrator(ccvr),
-        "oracle": Calibrator(oracle, raw=True),
-        "oracle-partial": Calibrator(oracle_partial, raw=True),
+        "ccvr": Calibrator(ccvr, GAUSSIAN, DRAWS | SGD),
+        "ccvr-converged": Calibrator(ccvr_converged, GAUSSIAN, DRAWS | {"start", "l2", "iterations"}),
+        "lda": Calibrator(lda, POOLED, STATISTICS | {"taps", "priors", "shrinkage"}),
+        "ridge": Calibrator(ridge, POOLED, STATISTICS | {"taps", "ridge"}),
+        "kernel": Calibrator(
+            ridge,
+            ("kernel",),
+            frozenset({"seed", "min_count", "taps", "ridge", "num_features", "bandwidth"}),
+            taps="auto",
+        ),
+        "cof": Calibrator(cof, POOLED, STATISTICS | {"taps", "ridge"}),
+        "cof-means": Calibrator(cof_means, ("means",), STATISTICS | {"taps", "ridge"}),
+        "ncm": Calibrator(ncm, ("means", "diagonal", "pooled", "full"), STATISTICS | {"taps"}),
+        "oracle": Calibrator(oracle, (), EVERY | SGD, raw=True),
+        "oracle-partial": Calibrator(oracle_partial, (), EVERY | SGD | {"per_class"}, raw=True),
     },
 )
 
@@ -91,32 +135,3 @@ def find_calibrator(method: str) -> Calibrator:
     if not isinstance(row, Calibrator):
         raise SpecError(f'"{method}" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.')
     return row
-
-
-def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
-    """All calibrations of a spec, checked: known methods, one label each, a deployable one to deploy."""
-    calibrations = tuple(parse_calibration(text, spec) for text in spec.methods)
-    labels = [calibration.label for calibration in calibrations]
-    for calibration in calibrations:
-        find_calibrator(calibration.method)
-        if labels.count(calibration.label) > 1:
-            raise SpecError(f'two calibrations are labelled "{calibration.label}". Give each its own with label=….')
-    deployed_label(spec, calibrations)
-    return calibrations
-
-
-def deployed_label(spec: CalibrationSpec, calibrations: Sequence[Calibration]) -> str:
-    """The label of the calibration that becomes the model: the one that was asked for, else the first."""
-    methods = {calibration.label: calibration.method for calibration in calibrations}
-    chosen = spec.deploy or next(iter(methods), UNCALIBRATED)
-    require_deployable(chosen, methods)
-    return chosen
-
-
-def require_deployable(label: str, methods: Mapping[str, str]) -> None:
-    """Refuse a label that nobody has, and one whose ``methods`` entry needs raw features."""
-    allowed = [name for name, method in methods.items() if not find_calibrator(method).raw] + [UNCALIBRATED]
-    if label in allowed:
-        return
-    fact = "needs every client's raw features and cannot be deployed" if label in methods else "is no label"
-    raise SpecError(f'calibration.deploy is "{label}", which {fact}. Choose one of: {", ".join(allowed)}.')

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
-from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions, parse_calibration
+from ccvr.calibration.methods import parse_calibration
+from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
@@ -64,10 +65,10 @@ def _variants(arguments: CalibrateArguments, base: CalibrationOptions, seed: int
     """Every method × number of virtual features, each with its repeats."""
     groups: dict[str, list[Calibration]] = defaultdict(list)
     for text in arguments.method:
-        method = parse_calibration(text, base)
         for number in arguments.num_virtual or (None,):
+            method = parse_calibration(text if number is None else f"{text},num_virtual={number}", base)
             label = method.label if number is None else f"{method.label}-m{number}"
-            options = method.options if number is None else replace(method.options, num_virtual=number)
+            options = method.options
             for repeat in range(arguments.repeats):
                 first = seed if options.seed is None else options.seed
                 tail = f"-r{repeat + 1}" if arguments.repeats > 1 else ""

@@ -4,7 +4,10 @@ import time
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
+from ccvr.calibration.methods import SELECT
+from ccvr.calibration.select import select
 from ccvr.calibration.spec import UNCALIBRATED, Calibration
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError
@@ -21,7 +24,8 @@ from ccvr.models.build import model_name
 from ccvr.models.heads import Head, copy_head
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
-from ccvr.statistics.wire import class_bytes
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import payload_bytes
 
 
 def score_trained(results: Results, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> HeadScored:
@@ -43,26 +47,33 @@ def fit_all(
     trained = copy_head(model.head).cpu()
     for calibration in calibrations:
         started = time.perf_counter()
-        calibrator, options = find_calibrator(calibration.method), calibration.options
+        row, options = find_calibrator(calibration.method), calibration.options
         seed = setup.spec.seed if options.seed is None else options.seed
         rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
-        head = calibrator.fit(trained, evidence, options, rng=rng)
+        given = evidence.of(row, options, seed=seed)
+        head = row.fit(trained, given, options, rng=rng)
         if not isinstance(head, Head):
             raise CalibrationError(
                 f'calibrator "{calibration.method}" gave a {type(head).__name__}; it must be a Head.'
             )
         seconds = time.perf_counter() - started
         write_atomically(folder.head(calibration.label), head_bytes(head))
-        sent = _num_bytes(setup, trained.weight.shape[1], raw=calibrator.raw)
+        sent = _num_bytes(setup, given, min_count=options.min_count)
         add_calibration(results, calibration, seed=seed, num_bytes=sent, seconds=seconds)
         fitted = model.with_head(head.to(setup.spec.device))
         yield _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
 
 
-def _num_bytes(setup: Setup, num_features: int, *, raw: bool) -> int:
-    """What all clients together send: their features, or the statistics of the classes they have."""
-    counts = setup.label_counts
-    return int(counts.sum()) * (4 * num_features + 8) if raw else int((counts > 0).sum()) * class_bytes(num_features)
+def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, min_count: int) -> int:
+    """What all clients together would send: their features, or statistics of the classes not withheld."""
+    if not isinstance(given, ClassStatistics):
+        z, _ = given
+        return len(z) * (4 * z.shape[1] + 8)
+    present = (setup.label_counts >= max(min_count, 1)).sum(1).tolist()
+    sent = sum(payload_bytes(given.kind, number, given.num_features) for number in present)
+    if given.projection is not None:  # the first exchange
+        sent += sum(payload_bytes("diagonal", number, len(given.projection.mean)) for number in present)
+    return sent
 
 
 def _score_head(
@@ -76,12 +87,14 @@ def _score_head(
     return HeadScored(label, counts.accuracy, seconds)
 
 
-def deploy(results: Results, label: str, setup: Setup, model: SplitModel, folder: RunFolder) -> None:
+def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> None:
     """Save one head's model as the run's, then the results: their being there says that the run is finished."""
     spec = setup.spec
-    deployed = model.with_head(read_head(folder.head(label)))
+    if label == SELECT:
+        label = _select(results, engine, model, folder)
     content = model_bytes(
-        deployed,
+        model,
+        read_head(folder.head(label)),
         name=model_name(spec.model, setup.dataset.shape),
         head_path=spec.model.head,
         image_shape=setup.dataset.shape,
@@ -89,3 +102,14 @@ def deploy(results: Results, label: str, setup: Setup, model: SplitModel, folder
     write_atomically(folder.model, content)
     results["deployed"] = label
     folder.write_json(folder.results, results)
+
+
+def _select(results: Results, engine: Engine, model: SplitModel, folder: RunFolder) -> str:
+    """The label of the head that wins on the clients' held-out parts, if any beats the trained one."""
+    rows = results["calibrations"]
+    labels = [UNCALIBRATED, *(label for label in rows if not find_calibrator(rows[label]["method"]).raw)]
+    heads = {label: read_head(folder.head(label)) for label in labels}
+    by_head = [engine.score(model.with_head(head)) for head in heads.values()]
+    found = select(heads, (dict(zip(labels, counts, strict=True)) for counts in zip(*by_head, strict=True)))
+    results["selection"] = {"recall": found.recall, "standard_error": found.error}
+    return found.name

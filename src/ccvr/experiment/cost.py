@@ -1,20 +1,25 @@
 """What a spec would cost, before anything is trained."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from ccvr.calibration.table import find_calibrator, parse_calibrations
+from ccvr.calibration.methods import parse_calibrations
+from ccvr.calibration.spec import Calibration
+from ccvr.calibration.table import find_calibrator
 from ccvr.data.batches import TrainingImages
-from ccvr.data.catalogue import extent
+from ccvr.data.catalogue import Extent, extent
 from ccvr.data.images import LabelledImages
 from ccvr.experiment.spec import Spec
 from ccvr.models.build import build_model
+from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
-from ccvr.statistics.wire import class_bytes
+from ccvr.models.taps import find_taps, reading
+from ccvr.statistics.wire import payload_bytes
 from ccvr.training.algorithms import local_objectives, server_update
 from ccvr.training.local import Client, GlobalState, train_client
 
@@ -57,15 +62,31 @@ def estimate(spec: Spec) -> Cost:
     share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
     samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
     state = num_bytes(parameters_of(model), buffers_of(model))
-    collects = any(not find_calibrator(calibration.method).raw for calibration in calibrations)
-    owned = spec.partition.num_clients * size.num_classes
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes),
         model_bytes=state,
         traffic_bytes=2 * state * cohort * spec.training.rounds,
-        statistics_bytes=owned * class_bytes(model.head.weight.shape[1]) if collects else 0,
+        statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
     )
+
+
+def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, size: Extent) -> int:
+    """What a client with all classes sends for all calibrations; what two have in common once."""
+    payloads: dict[tuple[object, ...], int] = {}
+    example = torch.zeros(2, *size.shape, dtype=torch.uint8)
+    for calibration in calibrations:
+        row, options = find_calibrator(calibration.method), calibration.options
+        if row.raw:
+            continue
+        kind, taps, transform = row.kind_of(options), row.taps_of(options), row.transform_of_statistics(options)
+        with evaluating(model), reading(model, "head", find_taps(model, "head", example, taps)) as features:
+            width = features(example).shape[1]
+        payloads[kind, taps, transform] = payload_bytes(kind, size.num_classes, width)
+        if kind == "kernel":
+            payloads[kind, taps, options] = payload_bytes(kind, size.num_classes, options.num_features)
+            payloads[kind, taps, transform] = payload_bytes("diagonal", size.num_classes, width)
+    return sum(payloads.values())
 
 
 def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:

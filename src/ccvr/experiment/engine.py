@@ -13,8 +13,7 @@ from ccvr.data.partition import Partition
 from ccvr.experiment.spec import Spec
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
-from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.collect import collect, features_of
+from ccvr.statistics.collect import Request, collect, read_features
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.local import Client
 from ccvr.training.memories import Memories
@@ -27,7 +26,7 @@ class Engine(Protocol):
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
         """Train; the state after each round."""
 
-    def statistics(self, model: SplitModel, transform: FeatureTransform) -> Iterator[ClassStatistics]:
+    def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         """Each client's class statistics under the global model."""
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
@@ -53,15 +52,25 @@ class LocalEngine:
         clients = [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
         return federate(model, clients, self.spec.training, seed=self.spec.seed, memories=memories, resume=resume)
 
-    def statistics(self, model: SplitModel, transform: FeatureTransform) -> Iterator[ClassStatistics]:
-        digest = model.digest()
+    def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         for shard in self.partition.shards:
-            batches = in_order(self.dataset.train, shard)
-            yield collect(model, batches, self.dataset.num_classes, transform=transform, digest=digest)
+            yield collect(
+                model,
+                in_order(self.dataset.train, shard),
+                num_classes=self.dataset.num_classes,
+                kind=request.kind,
+                transform=request.transform,
+                head="head",
+                taps=request.taps,
+                min_count=request.min_count,
+                projection=request.projection,
+            )
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         parts = [
-            part for shard in self.partition.shards for part in features_of(model, in_order(self.dataset.train, shard))
+            part
+            for shard in self.partition.shards
+            for part in read_features(model, in_order(self.dataset.train, shard), "head")
         ]
         return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts])
 

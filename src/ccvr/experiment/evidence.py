@@ -1,48 +1,72 @@
 """What calibrators ask for, served by an engine and kept in the run."""
 
+import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.table import Calibrator
 from ccvr.core.errors import StatisticsError
 from ccvr.core.run import RunFolder, write_atomically
+from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
 from ccvr.models.split import SplitModel
-from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.wire import from_bytes, to_bytes
+from ccvr.statistics.collect import Request, random_features
+from ccvr.statistics.moments import ClassStatistics, merge
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """The merged statistics of a run's clients, collected once per transform and read from the run ever after."""
+    """The merged statistics of a run's clients, collected once for each request and read from the run ever after."""
 
     engine: Engine
     model: SplitModel
     folder: RunFolder
 
-    def statistics(self, transform: FeatureTransform) -> ClassStatistics:
-        path = self.folder.statistics(str(transform).replace(":", "-"))
-        if not self._is_stored(path):
-            write_atomically(path, to_bytes(self._merge(transform), dtype=torch.float64))
-        return from_bytes(path.read_bytes())
+    def of(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics | tuple[Tensor, Tensor]:
+        """What a calibrator takes: merged statistics, or all clients' raw features."""
+        return self.engine.features(self.model) if row.raw else self.statistics(row, options, seed=seed)
 
-    def _is_stored(self, path: Path) -> bool:
-        """Whether the file holds this model's statistics; damaged or foreign ones are collected again."""
+    def statistics(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics:
+        kind, taps = row.kind_of(options), row.taps_of(options)
+        if kind != "kernel":
+            transform = str(row.transform_of_statistics(options))
+            return self._merged(Request(kind, transform, taps, options.min_count))
+        first = self._merged(Request("diagonal", "none", taps, options.min_count))
+        projection = random_features(
+            first,
+            num_features=options.num_features,
+            bandwidth=options.bandwidth,
+            seed=derive_seed(seed, "projection"),
+        )
+        return self._merged(Request(kind, "none", taps, options.min_count, projection))
+
+    def _merged(self, request: Request) -> ClassStatistics:
+        path = self.folder.statistics(_name(request))
+        stored = self._stored(path)
+        if stored is None:
+            total = merge(self.engine.statistics(self.model, request))
+            write_atomically(path, total.to_bytes(dtype=torch.float64))
+            stored = ClassStatistics.from_bytes(path.read_bytes())
+        return stored
+
+    def _stored(self, path: Path) -> ClassStatistics | None:
+        """The file's statistics if they are this model's; damaged or foreign ones are collected again."""
         try:
-            return path.is_file() and from_bytes(path.read_bytes()).digest == self.model.digest()
+            found = ClassStatistics.from_bytes(path.read_bytes()) if path.is_file() else None
         except StatisticsError:
-            return False
+            return None
+        return found if found is not None and found.source.model == self.model.digest() else None
 
-    def features(self) -> tuple[Tensor, Tensor]:
-        return self.engine.features(self.model)
 
-    def _merge(self, transform: FeatureTransform) -> ClassStatistics:
-        """Fold client after client."""
-        clients = self.engine.statistics(self.model, transform)
-        total = next(clients)
-        for statistics in clients:
-            total.add_(statistics)
-        return total
+def _name(request: Request) -> str:
+    """A file name that tells requests apart."""
+    words = [request.kind, request.transform, request.taps and f"taps-{request.taps}"]
+    words.append(f"from-{request.min_count}" if request.min_count else "")
+    words.append(request.projection.digest[:12] if request.projection else "")
+    name = re.sub(r"[^\w.+-]", "-", "_".join(word for word in words if word and word != "none"))
+    return name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()

@@ -9,38 +9,51 @@ from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
 from ccvr.models.build import ImageShape, ModelSpec, build_model
 from ccvr.models.heads import HEADS, Head
+from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
 
-MODEL_FORMAT = "ccvr-model/1"
-HEAD_FORMAT = "ccvr-head/1"
+MODEL_FORMAT = "ccvr-model/2"
+HEAD_FORMAT = "ccvr-head/2"
 REMEDY = "Delete the run's results.json and make it again with `ccvr resume`."
 
 
 def head_bytes(head: Head) -> bytes:
-    return tensors_to_bytes(head.state_dict(), format=HEAD_FORMAT, kind=head.kind, transform=str(head.transform))
+    return tensors_to_bytes(head.state_dict(), format=HEAD_FORMAT, **_described(head))
+
+
+def _described(head: Head) -> dict[str, Any]:
+    return {"head_kind": head.kind, "transform": str(head.transform), "taps": head.taps}
 
 
 def read_head(path: Path) -> Head:
     header, tensors = _read(path, HEAD_FORMAT)
     with _understood(path):
-        transform = FeatureTransform.parse(header["transform"])
-        return HEADS[header["kind"]](tensors["weight"], tensors.get("bias"), transform)
+        return _head(header, tensors)
 
 
-def model_bytes(model: SplitModel, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:
-    """The model with what is needed to build it again, the data set not being there."""
+def _head(header: dict[str, Any], tensors: Tensors) -> Head:
+    transform = (
+        RandomFeatures(tensors["transform.omega"], tensors["transform.phase"])
+        if "transform.omega" in tensors
+        else FeatureTransform.parse(header["transform"])
+    )
+    return HEADS[header["head_kind"]](tensors["weight"], tensors.get("bias"), transform, taps=tuple(header["taps"]))
+
+
+def model_bytes(model: SplitModel, head: Head, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:
+    """The model under that head, with what is needed to build it again, the data set not being there."""
+    backbone = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("head.")}
     return tensors_to_bytes(
-        model.state_dict(),
+        backbone | {f"head.{key}": tensor for key, tensor in head.state_dict().items()},
         format=MODEL_FORMAT,
         name=name,
         head_path=head_path,
         image_shape=image_shape,
         class_names=model.class_names,
-        head_kind=model.head.kind,
-        transform=str(model.head.transform),
+        **_described(head),
     )
 
 
@@ -52,25 +65,26 @@ def load(run: str | Path, *, head: str | None = None) -> SplitModel:
     folder = RunFolder.open(Path(run))
     if not folder.model.is_file():
         raise RunError(f"{run} has no model. Finish it with `ccvr resume {run}`.")
-    model = read_model(folder.model)
-    if head is not None:
-        if not folder.head(head).is_file():
-            known = ", ".join(sorted(path.stem for path in folder.head("x").parent.glob("*.safetensors")))
-            raise RunError(f'{run} has no head "{head}". It has: {known}.')
-        found = read_head(folder.head(head))
-        if found.weight.shape != model.head.weight.shape:
-            raise RunError(f"{folder.head(head)} is a head of another model. {REMEDY}")
-        model = model.with_head(found)
-    return model.eval()
+    if head is None:
+        return read_model(folder.model).eval()
+    if not folder.head(head).is_file():
+        known = ", ".join(sorted(path.stem for path in folder.head("x").parent.glob("*.safetensors")))
+        raise RunError(f'{run} has no head "{head}". It has: {known}.')
+    return read_model(folder.model, read_head(folder.head(head))).eval()
 
 
-def read_model(path: Path) -> SplitModel:
+def read_model(path: Path, head: Head | None = None) -> SplitModel:
+    """The model in a file, under its own head or another one."""
     header, tensors = _read(path, MODEL_FORMAT)
     with _understood(path):
-        return _rebuild(header, tensors)
+        mark = "head."
+        own = {key.removeprefix(mark): tensor for key, tensor in tensors.items() if key.startswith(mark)}
+        backbone = {key: tensor for key, tensor in tensors.items() if not key.startswith(mark)}
+        return _rebuild(header, backbone).with_head(head or _head(header, own))
 
 
-def _rebuild(header: dict[str, Any], tensors: Tensors) -> SplitModel:
+def _rebuild(header: dict[str, Any], backbone: Tensors) -> SplitModel:
+    """The model with its backbone, under a fresh head."""
     channels = header["image_shape"][0]
     model = build_model(
         ModelSpec(header["name"], header["head_path"]),
@@ -78,12 +92,11 @@ def _rebuild(header: dict[str, Any], tensors: Tensors) -> SplitModel:
         len(header["class_names"]),
         mean=[0.0] * channels,
         std=[1.0] * channels,
-        head_kind=header["head_kind"],
         seed=0,
     )
-    model.head.transform = FeatureTransform.parse(header["transform"])
     model.class_names = tuple(header["class_names"])
-    model.load_state_dict(tensors)
+    fresh = {f"head.{key}": tensor for key, tensor in model.head.state_dict().items()}
+    model.load_state_dict(backbone | fresh)
     return model
 
 

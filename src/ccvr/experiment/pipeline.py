@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from ccvr.calibration.spec import Calibration
-from ccvr.calibration.table import deployed_label, parse_calibrations, require_deployable
-from ccvr.core.errors import RunError
+from ccvr.calibration.methods import SELECT, methods_of, parse_calibrations, require_deployable
+from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
@@ -29,6 +29,7 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
     spec = replace(spec, data=spec.data.anchored())
     torch.set_num_threads(spec.threads)
     parse_calibrations(spec.calibration)
+    _require_held_out(spec.calibration.deploy, spec)
     server_update(spec.training)
     local_objectives(spec.training)
     setup = prepare(spec)
@@ -60,8 +61,16 @@ def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     yield from train(setup, engine, model, folder)
     yield score_trained(results, setup, engine, model, folder)
     yield from fit_all(results, calibrations, setup, engine, model, folder)
-    deploy(results, deployed_label(spec.calibration, calibrations), setup, model, folder)
+    wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
+    deploy(results, wanted, setup, engine, model, folder)
     yield Finished(results)
+
+
+def _require_held_out(label: str, spec: Spec) -> None:
+    if label == SELECT and not spec.data.validation:
+        raise SpecError(
+            'calibration.deploy is "select", but no client holds out samples. Set data.validation, for example 0.15.'
+        )
 
 
 def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
@@ -94,6 +103,7 @@ def calibrate_again(
         if taken and not overwrite:
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
+        _require_held_out(chosen or "", spec)
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
         state = newest_state(folder, spec)
@@ -104,17 +114,18 @@ def calibrate_again(
             )
         model = state.load_into(setup.fresh_model())
         _note(folder, spec.seed, "calibrated")
-        for scored in fit_all(results, calibrations, setup, setup.engine(), model, folder):
-            deploy(results, results["deployed"], setup, model, folder)  # now, so that a kill loses no finished head
+        engine = setup.engine()
+        for scored in fit_all(results, calibrations, setup, engine, model, folder):
+            deploy(results, results["deployed"], setup, engine, model, folder)  # a kill loses no finished head
             yield scored
-        deploy(results, chosen or results["deployed"], setup, model, folder)
+        deploy(results, chosen or results["deployed"], setup, engine, model, folder)
         yield Finished(results)
 
 
 def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str, str]:
     """The method of every label, old and new."""
     old = {label: row["method"] for label, row in results["calibrations"].items()}
-    return old | {calibration.label: calibration.method for calibration in calibrations}
+    return old | methods_of(calibrations)
 
 
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:

@@ -1,4 +1,4 @@
-"""Find the head of any model: the nn.Linear whose output is the model's output."""
+"""Find the head of any model: the nn.Linear (or the head of ours) whose output is the model's output."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.models.heads import Head
 from ccvr.models.modes import evaluating
 
 REMEDY = 'Name the head with model.head = "path".'
@@ -61,12 +62,12 @@ def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
             hook.remove()
 
 
-def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Linear layers by path; not those that compute something else with their weights, which no head of ours does."""
+def _linears(model: nn.Module) -> dict[str, nn.Module]:
+    """Linear layers and heads by path; not those layers that compute something else with their weights."""
     return {
         name: module
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+        if isinstance(module, Head) or (isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward)
     }
 
 

@@ -7,18 +7,26 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ccvr.core.tables import Table
+from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
+
+Transform = FeatureTransform | RandomFeatures
 
 
 class Head(nn.Module, ABC):
-    """Scores [B, C] of features z [B, d]: score(transform(z)), with one weight row [d] a class."""
+    """Scores [B, C] of features z [B, d]: score(transform(z)), with one weight row a class.
+
+    ``taps`` are the layers of the backbone whose outputs stand before its own in z.
+    """
 
     kind: str
     weight: nn.Parameter
+    transform: Transform
 
-    def __init__(self, transform: FeatureTransform | None = None) -> None:
+    def __init__(self, transform: Transform | None = None, *, taps: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.transform = transform or FeatureTransform()
+        self.taps = taps
 
     @abstractmethod
     def score(self, t: Tensor) -> Tensor:
@@ -33,9 +41,11 @@ class LinearHead(Head):
 
     kind = "linear"
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, transform: FeatureTransform | None = None) -> None:
-        super().__init__(transform)
-        self.weight = nn.Parameter(weight.detach().clone())
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, transform: Transform | None = None, *, taps: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(transform, taps=taps)
+        self.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
     def score(self, t: Tensor) -> Tensor:
@@ -47,9 +57,16 @@ class NormedHead(Head):
 
     kind = "normed"
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, transform: FeatureTransform | None = None) -> None:
-        super().__init__(transform)
-        self.weight = nn.Parameter(weight.detach().clone())
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        transform: Transform | None = None,
+        *,
+        taps: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(transform, taps=taps)
+        self.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
 
     def score(self, t: Tensor) -> Tensor:
         return functional.linear(t, functional.normalize(self.weight, dim=1))
@@ -60,7 +77,7 @@ HEADS: Table[type[LinearHead] | type[NormedHead]] = Table(
 )
 
 
-def copy_head(head: Head, *, transform: FeatureTransform | None = None, start: str = "trained") -> Head:
+def copy_head(head: Head, *, transform: Transform | None = None, start: str = "trained") -> Head:
     """A new head of the same kind: ``trained`` keeps the weights, ``zero`` forgets them; another transform if given."""
     weight: Tensor = head.weight
     bias: Tensor | None = getattr(head, "bias", None)
@@ -68,4 +85,4 @@ def copy_head(head: Head, *, transform: FeatureTransform | None = None, start: s
         # A normed row of exact zeros has no direction and no gradient towards one.
         weight = torch.full_like(weight, 1e-3) if head.kind == "normed" else torch.zeros_like(weight)
         bias = None if bias is None else torch.zeros_like(bias)
-    return HEADS[head.kind](weight, bias, head.transform if transform is None else transform)
+    return HEADS[head.kind](weight, bias, head.transform if transform is None else transform, taps=head.taps)

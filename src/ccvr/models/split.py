@@ -1,14 +1,17 @@
 """The split model: image → normalised image → feature → score."""
 
-import hashlib
+import copy
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
-from ccvr.models.heads import HEADS, Head
+from ccvr.models.heads import HEADS, Head, LinearHead
+from ccvr.models.taps import Kept, TappedBackbone
+from ccvr.models.transform import FeatureTransform
 
 
 class Normalize(nn.Module):
@@ -36,10 +39,10 @@ class _Capture(nn.Module):
     def __init__(self, num_outputs: int) -> None:
         super().__init__()
         self.num_outputs = num_outputs
-        self.seen: Tensor | None = None
+        self.kept = Kept()
 
     def forward(self, z: Tensor) -> Tensor:
-        self.seen = z
+        self.kept.keep("the head", z)
         return z.new_zeros(len(z), self.num_outputs)
 
 
@@ -49,20 +52,23 @@ class Backbone(nn.Module):
     def __init__(self, model: nn.Module, head_path: str) -> None:
         super().__init__()
         head = model.get_submodule(head_path)
-        assert isinstance(head, nn.Linear)
-        self._capture = [_Capture(head.out_features)]  # in a list, so that it is registered once, inside the model
-        self.model = _replace(model, head, self._capture[0])
+        assert isinstance(head, nn.Linear | Head)
+        self._capture = [_Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
+        self.model = replaced(model, head, self._capture[0])
 
     def forward(self, x: Tensor) -> Tensor:
-        self.model(x)
-        capture = self._capture[0]
-        z, capture.seen = capture.seen, None
+        kept = self._capture[0].kept
+        kept.begin()
+        try:
+            self.model(x)
+        finally:
+            z: Tensor | None = kept.end().get("the head")
         if z is None:
             raise ModelError("the model did not reach its head in this pass; the head must be used in every pass.")
         return z
 
 
-def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+def replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
     """``model`` with a submodule replaced under every name it has; the new module itself where all is replaced."""
     if model is old:
         return new
@@ -92,17 +98,19 @@ class SplitModel(nn.Module):
         return scores
 
     def with_head(self, head: Head) -> "SplitModel":
-        """The same backbone (shared, not copied) under another head."""
-        return SplitModel(self.normalize, self.backbone, head, class_names=self.class_names)
+        """The same backbone under another head: shared, or, where the head reads taps, a copy that serves them."""
+        backbone = self.backbone
+        if head.taps:
+            inside = [tap.removeprefix("backbone.") for tap in head.taps]
+            if not isinstance(backbone, TappedBackbone) or backbone.taps != tuple(inside):
+                backbone = TappedBackbone(copy.deepcopy(backbone), inside)
+        new = SplitModel(self.normalize, backbone, head, class_names=self.class_names)
+        new.training = self.training
+        return new
 
     def digest(self) -> str:
-        """SHA-256 of every tensor that features depend on: names, types, shapes, values."""
-        whole = hashlib.sha256()
-        for name, tensor in sorted(self.state_dict().items()):
-            if not name.startswith("head."):
-                whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-                whole.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return whole.hexdigest()
+        """SHA-256 of every tensor that features depend on."""
+        return backbone_digest(self, "head")
 
 
 def split_model(
@@ -114,3 +122,31 @@ def split_model(
     assert isinstance(linear, nn.Linear)
     head = HEADS[head_kind](linear.weight, linear.bias)
     return SplitModel(normalize, Backbone(model, path), head)
+
+
+def under_new_head(model: nn.Module, path: str, head: Head) -> nn.Module:
+    """A copy of any model in which ``head`` stands where the one at ``path`` stood. The model itself is left alone.
+
+    Without taps and transform it is the same class with another nn.Linear; its state dict fits a head with a bias.
+    """
+    copied = copy.deepcopy(model)
+    if isinstance(copied, SplitModel):
+        return copied.with_head(head)
+    if head.taps:
+        head = copy.deepcopy(head)
+        head.taps = tuple(f"backbone.model.{tap}" for tap in head.taps)
+        split = SplitModel(nn.Identity(), Backbone(copied, path), head)
+        split.training = model.training
+        return split.with_head(head)
+    return replaced(copied, copied.get_submodule(path), _plain(head))
+
+
+def _plain(head: Head) -> nn.Module:
+    """An nn.Linear where that says all."""
+    if not isinstance(head, LinearHead) or head.transform != FeatureTransform():
+        return head
+    num_classes, d = head.weight.shape
+    like = {"device": head.weight.device, "dtype": head.weight.dtype}
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, d, num_classes, bias=head.bias is not None, **like)
+    linear.load_state_dict(head.state_dict())
+    return linear

@@ -12,6 +12,8 @@ from ccvr.models.state import Tensors
 
 # One metadata entry only: safetensors writes several in no fixed order, and equal files must have equal bytes.
 KEY = "ccvr"
+MOST_HEADER = 10**7
+"""Bytes of a header that is read at all."""
 
 
 class UnreadableTensors(ValueError):
@@ -27,13 +29,23 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], *, format: str, **header: An
 
 def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Tensors]:
     """The header and the tensors of bytes in that ``format``."""
+    header, _ = read_header(blob, format=format)
     try:
-        tensors = load(blob)
-        length = int.from_bytes(blob[:8], "little")
-        header = json.loads(json.loads(blob[8 : 8 + length])["__metadata__"][KEY])
+        return header, load(blob)
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UnreadableTensors(str(error)) from error
+
+
+def read_header(blob: bytes, *, format: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """The header and the tensors' shapes, without making any tensor."""
+    try:
+        length = int.from_bytes(blob[:8], "little")
+        entries: Any = json.loads(blob[8 : 8 + length]) if length <= MOST_HEADER else {}
+        header = json.loads(entries["__metadata__"][KEY])
+        shapes = {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UnreadableTensors(f"no header of ours: {error}") from error
     if not isinstance(header, dict) or header.get("format") != format:
         found = header.get("format") if isinstance(header, dict) else header
         raise UnreadableTensors(f"the format is {found!r}, this version reads {format!r}")
-    return header, tensors
+    return header, shapes

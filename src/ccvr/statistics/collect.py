@@ -1,36 +1,141 @@
-"""Features of a client's images, and their statistics: eval mode, no augmentation, the global model."""
+"""One client's part: features of its samples under the global model, and their statistics.
 
-from collections.abc import Iterable, Iterator
+Eval mode, no gradients, no augmentation; the model is left as it was.
+"""
 
-from torch import Tensor
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from ccvr.core.errors import StatisticsError
+from ccvr.models.digest import backbone_digest
+from ccvr.models.find import find_head
 from ccvr.models.modes import evaluating
-from ccvr.models.split import SplitModel
+from ccvr.models.random_features import Projection, RandomFeatures
+from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.accumulate import Accumulator
+from ccvr.statistics.moments import ClassStatistics, require_kind
+from ccvr.statistics.source import Source
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
-def features_of(model: SplitModel, batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
-    """Features z [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
-    device = model.head.weight.device
-    for images, labels in batches:
-        with evaluating(model):
-            z = model.features(images.to(device)).cpu()
-        yield z, labels.cpu()
+@dataclass(frozen=True)
+class Request:
+    """What a server asks its clients for; the arguments of ``collect`` that are the same for all of them."""
+
+    kind: str = "full"
+    transform: str = "none"
+    taps: str = ""
+    min_count: int = 0
+    projection: Projection | None = None
 
 
 def collect(
-    model: SplitModel, batches: Batches, num_classes: int, *, transform: FeatureTransform, digest: str | None = None
+    model: nn.Module,
+    batches: Batches,
+    *,
+    num_classes: int,
+    kind: str = "full",
+    transform: str = "none",
+    head: str | None = None,
+    taps: str | Sequence[str] | None = None,
+    min_count: int = 8,
+    projection: Projection | None = None,
 ) -> ClassStatistics:
-    """What one client sends: the statistics of its transformed features. ``digest`` spares computing it again."""
-    statistics = ClassStatistics.zeros(
-        num_classes,
-        model.head.weight.shape[1],
-        transform=str(transform),
-        digest=model.digest() if digest is None else digest,
-    )
-    for z, y in features_of(model, batches):
-        statistics.update(transform(z), y)
-    return statistics
+    """What a client sends: the statistics of its features, by class.
+
+    ``batches`` of inputs and labels [B]. ``kind``: full, pooled, diagonal, means, or kernel, which needs the
+    ``projection`` of the server. ``head``: path of the head, where it is not found by itself. ``taps``: layers that are
+    read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
+    """
+    require_kind(kind)
+    if (kind == "kernel") != (projection is not None):
+        raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
+    if projection is not None and FeatureTransform.parse(transform) != FeatureTransform():
+        raise StatisticsError(f'kind "kernel" takes no transform, but "{transform}" was given. Leave it out.')
+    samples = _peeked(batches)
+    first = next(samples)
+    with evaluating(model):
+        example = first[0][:2].to(_device(model))
+        path = find_head(model, example, head or "")
+        source = Source(
+            backbone_digest(model, path),
+            path,
+            find_taps(model, path, example, taps),
+            str(FeatureTransform.parse(transform)),
+            "" if projection is None else projection.digest,
+        )
+    statistics = Accumulator(num_classes, kind=kind, source=source, projection=projection, min_count=min_count)
+    apply = FeatureTransform.parse(transform) if projection is None else RandomFeatures.of(projection)
+    for z, y in read_features(model, samples, path, source.taps):
+        if projection is not None and z.shape[1:] != projection.mean.shape:
+            raise StatisticsError(
+                f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
+            )
+        statistics.update(apply(z), y)
+    return statistics.finish()
+
+
+def read_features(
+    model: nn.Module, batches: Batches, head: str, taps: Sequence[str] = ()
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
+    device = _device(model)
+    for inputs, labels in batches:
+        with evaluating(model), reading(model, head, taps) as features:
+            z = features(inputs.to(device)).cpu()
+        yield z, labels.cpu()
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _peeked(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+    """The first batch twice, then the others: once to look at, once to use."""
+    found = False
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
+            raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
+        if not found:
+            yield batch[0], batch[1]
+        found = True
+        yield batch[0], batch[1]
+    if not found:
+        raise StatisticsError("there are no batches: this client has no samples, and nothing to send.")
+
+
+def statistics_of(
+    z: Tensor,
+    y: Tensor,
+    num_classes: int | None = None,
+    *,
+    kind: str = "full",
+    source: Source | None = None,
+    projection: Projection | None = None,
+    min_count: int = 0,
+) -> ClassStatistics:
+    """The statistics of features z [N, d], transformed already, with labels y [N]."""
+    classes = num_classes if num_classes is not None else int(y.max()) + 1 if len(y) else 1
+    statistics = Accumulator(classes, kind=kind, source=source, projection=projection, min_count=min_count)
+    statistics.update(z, y)
+    return statistics.finish()
+
+
+def random_features(
+    first: ClassStatistics, *, num_features: int = 2000, bandwidth: float = 0.5, seed: int = 0
+) -> Projection:
+    """The projection for ``kind="kernel"``, from merged statistics of the same taps that hold variances."""
+    diagonal = first.as_kind("diagonal")
+    n = int(diagonal.count.sum())
+    if not n:
+        raise StatisticsError("the statistics hold no samples. Collect them from clients that have some.")
+    mean = diagonal.total.sum(0) / n
+    variance = (diagonal.second.sum(0) / n - mean**2).clamp(min=0)
+    std = variance.sqrt()
+    dead = std <= 1e-6 * std.max()  # a unit that never fires says nothing; do not blow up its rounding
+    return Projection(mean, torch.where(dead, 1.0, std), num_features, bandwidth, seed)

@@ -1,37 +1,59 @@
-"""Class statistics: count, Σ z and Σ z zᵀ per class. Merging is addition."""
+"""Class statistics: count, Σ z and second moments per class. Merging is addition."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
+from ccvr.core.tables import suggestion
+from ccvr.models.random_features import Projection
+from ccvr.statistics import wire
+from ccvr.statistics.gaussians import ClassGaussians
+from ccvr.statistics.kinds import KINDS, Kind, reduce
+from ccvr.statistics.source import Source
 
 
 @dataclass(frozen=True)
 class ClassStatistics:
-    """count [C] int64, total [C, d] = Σ z and outer [C, d, d] = Σ z zᵀ in float64, of features t(z).
+    """count [C] int64, total [C, d] = Σ t(z) and ``second``, by kind, in float64.
 
-    ``zeros`` is the identity of ``+``, which commutes; a class with 0 or 1 samples is no special case. ``digest`` names
-    the backbone that made the features; statistics of different backbones or transforms do not add up.
+    ``zeros`` is the identity of ``+``, which commutes; a class with 0 or 1 samples is no special case. Statistics of
+    different kinds or sources do not add up.
     """
 
-    transform: str
-    digest: str
+    kind: str
+    source: Source
     count: Tensor
     total: Tensor
-    outer: Tensor
+    second: Tensor
+    clients: Tensor
+    """[C] int64: how many clients gave samples of each class."""
+    withheld: Tensor
+    """[] int64: samples of classes that were too small to be sent."""
+    projection: Projection | None = None
+    """What made the random features, where ``kind`` is kernel."""
 
     @classmethod
     def zeros(
-        cls, num_classes: int, num_features: int, *, transform: str = "none", digest: str = ""
+        cls,
+        num_classes: int,
+        num_features: int,
+        *,
+        kind: str = "full",
+        source: Source | None = None,
+        projection: Projection | None = None,
     ) -> "ClassStatistics":
         return cls(
-            transform,
-            digest,
+            kind,
+            source or Source(),
             torch.zeros(num_classes, dtype=torch.int64),
             torch.zeros(num_classes, num_features, dtype=torch.float64),
-            torch.zeros(num_classes, num_features, num_features, dtype=torch.float64),
+            torch.zeros(KINDS[kind].shape(num_classes, num_features), dtype=torch.float64),
+            torch.zeros(num_classes, dtype=torch.int64),
+            torch.zeros((), dtype=torch.int64),
+            projection,
         )
 
     @property
@@ -42,54 +64,184 @@ class ClassStatistics:
     def num_features(self) -> int:
         return self.total.shape[1]
 
-    def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
-        self._require_same_kind(other)
-        return ClassStatistics(
-            self.transform, self.digest, self.count + other.count, self.total + other.total, self.outer + other.outer
+    @property
+    def num_bytes(self) -> int:
+        """What one client with these classes sends, but for a header of some hundred bytes."""
+        return wire.payload_bytes(self.kind, int((self.count > 0).sum()), self.num_features)
+
+    def __str__(self) -> str:
+        left_out = f", {int(self.withheld):,} more withheld" if self.withheld else ""
+        return (
+            f"{self.kind} statistics of {int(self.count.sum()):,} samples{left_out}: "
+            f"{int((self.count > 0).sum())} of {self.num_classes} classes, {self.num_features:,} features, "
+            f"{self.num_bytes:,} bytes"
         )
 
-    def update(self, z: Tensor, y: Tensor) -> None:
-        """Add features z [B, d] with labels y [B], in place."""
-        z = z.to(torch.float64)
-        labels = y.unique().tolist()
-        self._require_usable(z, labels)
-        for label in labels:
-            rows = z[y == label]
-            self.count[label] += len(rows)
-            self.total[label] += rows.sum(0)
-            self.outer[label].addmm_(rows.T, rows)
+    # --- merging ----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: "ClassStatistics") -> "ClassStatistics":
+        total = self.copy()
+        total.add_(other)
+        return total
 
     def add_(self, other: "ClassStatistics") -> None:
         """``self + other``, in place: the server folds one client after the other in constant memory."""
-        self._require_same_kind(other)
-        self.count.add_(other.count)
-        self.total.add_(other.total)
-        self.outer.add_(other.outer)
+        self.require_alike(other)
+        for mine, theirs in zip(self._sums(), other._sums(), strict=True):
+            mine.add_(theirs)
 
-    def _require_usable(self, z: Tensor, labels: list[int]) -> None:
-        # Indexing would take label -1 for the last class, and one NaN would spoil the merged statistics of everybody.
-        outside = [label for label in labels if not 0 <= label < self.num_classes]
-        if outside:
-            raise StatisticsError(
-                f"label {outside[0]} is not one of {self.num_classes} classes (0 to {self.num_classes - 1}). "
-                "Check the labels, or collect with more classes."
-            )
-        if not z.isfinite().all():
-            raise StatisticsError("some features are not finite. Check the model: its training may have diverged.")
+    def copy(self) -> "ClassStatistics":
+        count, total, second, clients, withheld = (part.clone() for part in self._sums())
+        return ClassStatistics(self.kind, self.source, count, total, second, clients, withheld, self.projection)
 
-    def _require_same_kind(self, other: "ClassStatistics") -> None:
-        for name in ("transform", "digest", "num_classes", "num_features"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs:
+    def _sums(self) -> tuple[Tensor, ...]:
+        return self.count, self.total, self.second, self.clients, self.withheld
+
+    def require_alike(self, other: "ClassStatistics") -> None:
+        """Refuse statistics that do not add up with these, by the name of what differs."""
+        mine, theirs = self._identity(), other._identity()
+        for name, value in mine.items():
+            if value != theirs[name]:
                 raise StatisticsError(
-                    f"statistics with {name} {mine!r} and {theirs!r} do not add up. Collect both from the same model."
+                    f"statistics with {name} {value!r} and {theirs[name]!r} do not add up. "
+                    "Collect both in the same way from the same model."
                 )
 
+    def _identity(self) -> dict[str, object]:
+        source = {field.name: getattr(self.source, field.name) for field in fields(self.source)}
+        return {"kind": self.kind, **source, "num_classes": self.num_classes, "num_features": self.num_features}
 
-def statistics_of(
-    z: Tensor, y: Tensor, num_classes: int, *, transform: str = "none", digest: str = ""
-) -> ClassStatistics:
-    """The statistics of features z [N, d], transformed already, with labels y [N]."""
-    statistics = ClassStatistics.zeros(num_classes, z.shape[1], transform=transform, digest=digest)
-    statistics.update(z, y)
-    return statistics
+    def as_kind(self, kind: str) -> "ClassStatistics":
+        """The same as a smaller kind: full statistics hold pooled and diagonal ones."""
+        second = reduce(self.second, self.kind, kind)
+        if second is None:
+            raise StatisticsError(f'these are {self.kind} statistics, not {kind}. Collect them with kind="{kind}".')
+        return ClassStatistics(
+            kind, self.source, self.count, self.total, second, self.clients, self.withheld, self.projection
+        )
+
+    # --- what they say ----------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        """mu_c [C, d]; zeros where nobody has the class."""
+        return self.total / self.count.clamp(min=1).unsqueeze(1)
+
+    def scatter(self, label: int) -> Tensor:
+        """W_c = Σ (z − mu_c)(z − mu_c)ᵀ of one class, or its diagonal; exactly 0 where n_c ≤ 1."""
+        return self._scatter(slice(label, label + 1))
+
+    def pooled_scatter(self) -> Tensor:
+        """Σ_c W_c [d, d], the scatter within classes."""
+        total = torch.zeros(self.num_features, self.num_features, dtype=torch.float64)
+        for block in self._blocks():
+            scatter = self._scatter(block)
+            total += scatter if self._kind.square else torch.diag(scatter)
+        return total
+
+    def _blocks(self) -> list[slice]:
+        """The classes behind each matrix of ``second``: one that is there, or all together."""
+        present = self.count.nonzero().flatten().tolist()
+        return [slice(label, label + 1) for label in present] if self._kind.by_class else [slice(None)][: len(present)]
+
+    def _scatter(self, block: slice) -> Tensor:
+        """What is left of ``second`` when the means are taken out, [d, d] or [d]."""
+        second = self.second[block]
+        scatter = second - self._kind.of_means(self.count[block], self.total[block])
+        axes = 2 if self._kind.square else 1
+        scatter, second = (t.reshape(t.shape[-axes:]) for t in (scatter, second))
+        samples = self.clients if self.kind == "means" else self.count  # one client's means: no spread among clients
+        left, whole = (t.trace() if self._kind.square else t.sum() for t in (scatter, second))
+        if not (samples[block] > 1).any() or left <= 1e-13 * whole:  # rounding of the sums and no more
+            return torch.zeros_like(scatter)
+        return scatter if self._kind.square else scatter.clamp(min=0)
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.kind]
+
+    def covariance(self, label: int) -> Tensor:
+        """Sigma_c [d, d]: W_c / (n_c − 1), of the class itself; of pooled statistics the same for every class."""
+        if self.kind in ("means", "kernel"):
+            raise StatisticsError(f'{self.kind} statistics hold no covariance of a class. Collect with kind="full".')
+        if not self._kind.by_class:
+            return self.pooled_covariance()
+        cov = self.scatter(label) / max(int(self.count[label]) - 1, 1)
+        return cov if self._kind.square else torch.diag(cov)
+
+    def pooled_covariance(self) -> Tensor:
+        """S_p = Σ W_c / (N − C₊), C₊ the number of classes that are there."""
+        freedom = int(self.count.sum()) - int((self.count > 0).sum())
+        return self.pooled_scatter() / max(freedom, 1)
+
+    def gaussians(self) -> ClassGaussians:
+        """One Gaussian per class, all covariances in memory."""
+        cov = torch.stack([self.covariance(label) for label in range(self.num_classes)])
+        return ClassGaussians(self.count.clone(), self.mean, cov)
+
+    # --- bytes ------------------------------------------------------------------------------------------------------
+
+    def to_bytes(self, *, dtype: torch.dtype | None = None) -> bytes:
+        """What a client sends. ``dtype`` of the scatter: float32 where it loses nothing that matters, else float64."""
+        classes = self.count.nonzero().flatten()
+        from_one_client = not (self.clients > 1).any()
+        blocks = [] if self.kind == "means" and from_one_client else self._blocks()  # the server makes it of the means
+        return wire.encode(
+            self.kind,
+            self.source,
+            self.num_classes,
+            wire.Parts(classes, self.count[classes], self.mean[classes], self.clients[classes], int(self.withheld)),
+            map(self._scatter, blocks),
+            self.projection,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> "ClassStatistics":
+        """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are refused."""
+        found = wire.decode(blob)
+        parts, classes = found.parts, found.parts.classes
+        whole = cls.zeros(
+            found.num_classes, found.num_features, kind=found.kind, source=found.source, projection=found.projection
+        )
+        whole.count[classes] = parts.count
+        whole.total[classes] = parts.mean * parts.count.unsqueeze(1)
+        whole.clients[classes] = parts.clients
+        whole.withheld.fill_(parts.withheld)
+        blocks = whole._blocks()
+        for block, scatter in zip(blocks if found.packed is not None else [], found.scatters(), strict=True):
+            whole.second[block] = scatter
+        for block in blocks:
+            whole.second[block] += whole._kind.of_means(whole.count[block], whole.total[block])
+        return whole
+
+
+Refusal = Callable[[StatisticsError], None]
+
+
+def merge(parts: Iterable[ClassStatistics | bytes], *, refused: Refusal | None = None) -> ClassStatistics:
+    """All clients' statistics, folded one at a time; bytes are read as ``from_bytes`` reads them.
+
+    Without ``refused`` the first part that does not fit is an error. With it, it is called with the error, the part is
+    left out, and what was merged stays as it was.
+    """
+    total: ClassStatistics | None = None
+    for part in parts:
+        try:
+            statistics = ClassStatistics.from_bytes(part) if isinstance(part, bytes) else part
+            if total is None:
+                total = statistics if isinstance(part, bytes) else statistics.copy()
+            else:
+                total.add_(statistics)
+        except StatisticsError as error:
+            if refused is None:
+                raise
+            refused(error)
+    if total is None:
+        raise StatisticsError("there are no statistics to merge. Collect them from at least one client.")
+    return total
+
+
+def require_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise StatisticsError(f'no kind of statistics "{kind}".{suggestion(kind, KINDS)}')

@@ -1,100 +1,246 @@
 """Class statistics as bytes: only the classes that are there, scatter centred and packed as a triangle.
 
 Raw sums in float32 would cancel, so what travels is the mean (float64) and the centred scatter W = Σ (z − mu)(z − mu)ᵀ.
+What arrives is untrusted: every number is looked at before it can reach a sum, and sizes before memory is asked for.
 """
 
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ccvr.core.errors import StatisticsError
-from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.moments import ClassStatistics
+from ccvr.core.errors import CcvrError, StatisticsError
+from ccvr.models.random_features import Projection
+from ccvr.models.tensor_file import read_header, tensors_from_bytes, tensors_to_bytes
+from ccvr.models.transform import FeatureTransform
+from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.source import Source
 
-FORMAT = "ccvr-statistics/1"
+FORMAT = "ccvr-statistics/2"
+MOST_CLASSES = 10**6
+MOST_NUMBERS = 2**31
+"""Numbers of second moments in memory: 16 GiB in float64."""
+MOST_COUNT = 10**12
+MOST_MAGNITUDE = 1e9
+"""Of a mean, and of a standard deviation: no trained feature comes near, and float64 sums of them stay exact enough."""
+JITTER = 1e-5
 
 
-def scatter(statistics: ClassStatistics) -> Tensor:
-    """W_c = Q_c − s_c s_cᵀ / n_c, [C, d, d] float64; exactly 0 where n_c ≤ 1."""
-    divisor = statistics.count.clamp(min=1).to(torch.float64).view(-1, 1, 1)
-    centred = statistics.outer - statistics.total.unsqueeze(2) * statistics.total.unsqueeze(1) / divisor
-    return torch.where((statistics.count > 1).view(-1, 1, 1), centred, 0.0)
+@dataclass(frozen=True)
+class Parts:
+    """What travels of each class that is there, [P] and [P, d]."""
+
+    classes: Tensor
+    count: Tensor
+    mean: Tensor
+    clients: Tensor
+    withheld: int
 
 
-def to_bytes(statistics: ClassStatistics, *, dtype: torch.dtype = torch.float32) -> bytes:
-    """What a client sends; ``dtype`` is the scatter's."""
-    classes = statistics.count.nonzero().squeeze(1)
-    present = _of_classes(statistics, classes)
-    d = statistics.num_features
+def payload_bytes(kind: str, num_present: int, num_features: int, *, width: int = 4) -> int:
+    """Bytes of one client's tensors: label, count and mean in 8-byte numbers, the scatter in ``width``-byte ones."""
+    scatter = 0 if kind == "means" else _num_rows(kind, num_present) * _row_length(kind, num_features)
+    return num_present * (8 + 8 + 8 * num_features) + width * scatter
+
+
+def _num_rows(kind: str, num_present: int) -> int:
+    return num_present if KINDS[kind].by_class else min(1, num_present)
+
+
+def _row_length(kind: str, d: int) -> int:
+    return d * (d + 1) // 2 if KINDS[kind].square else d
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+def encode(
+    kind: str,
+    source: Source,
+    num_classes: int,
+    parts: Parts,
+    scatters: Iterable[Tensor],
+    projection: Projection | None,
+    *,
+    dtype: torch.dtype | None,
+) -> bytes:
+    """The blob; ``scatters`` come row by row and are packed as they come."""
+    d = parts.mean.shape[1]
+    packed, fits = _pack(scatters, d, square=KINDS[kind].square)
+    tensors = {"classes": parts.classes, "count": parts.count, "mean": parts.mean}
+    if (parts.clients > 1).any():
+        tensors["clients"] = parts.clients
+    if packed is not None:
+        tensors["scatter"] = packed.to(dtype or (torch.float32 if fits else torch.float64))
+    header: dict[str, Any] = {"kind": kind, "num_classes": num_classes, "num_features": d, "withheld": parts.withheld}
+    header |= {"model": source.model, "head": source.head, "taps": list(source.taps), "transform": source.transform}
+    if projection is not None:
+        tensors |= {"projection_mean": projection.mean, "projection_std": projection.std}
+        header |= {"projection": source.projection, "bandwidth": projection.bandwidth, "seed": projection.seed}
+    return tensors_to_bytes(tensors, format=FORMAT, **header)
+
+
+def _pack(scatters: Iterable[Tensor], d: int, *, square: bool) -> tuple[Tensor | None, bool]:
+    """All rows, and whether each is still a covariance when it is rounded to float32."""
     rows, columns = torch.triu_indices(d, d)
-    tensors = {
-        "classes": classes,
-        "count": present.count,
-        "mean": present.total / present.count.unsqueeze(1),
-        "scatter": scatter(present)[:, rows, columns].to(dtype),
-    }
-    return tensors_to_bytes(
-        tensors,
-        format=FORMAT,
-        transform=statistics.transform,
-        digest=statistics.digest,
-        num_classes=statistics.num_classes,
-        num_features=d,
-    )
+    packed, fits = [], True
+    for scatter in scatters:
+        row = scatter[rows, columns] if square else scatter
+        fits = fits and _is_covariance(unpack(row.float(), d) if square else row)
+        packed.append(row)
+    return (torch.stack(packed) if packed else None), fits
 
 
-def from_bytes(blob: bytes) -> ClassStatistics:
-    """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are a StatisticsError."""
+def unpack(row: Tensor, d: int) -> Tensor:
+    """The symmetric matrix [d, d] of its packed upper triangle, float64."""
+    rows, columns = torch.triu_indices(d, d)
+    matrix = torch.empty(d, d, dtype=torch.float64)
+    matrix[rows, columns] = matrix[columns, rows] = row.to(torch.float64)
+    return matrix
+
+
+def _is_covariance(scatter: Tensor) -> bool:
+    """Whether Cholesky of S + 1e-5 tr(S)/d I succeeds; a diagonal must not be negative; zeros are fine."""
+    if scatter.dim() == 1:
+        return bool((scatter >= 0).all())
+    if not scatter.any():
+        return True
+    trace = scatter.trace()
+    if not trace > 0:
+        return False
+    shifted = scatter + JITTER * trace / len(scatter) * torch.eye(len(scatter), dtype=torch.float64)
+    return int(torch.linalg.cholesky_ex(shifted / trace).info) == 0
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A blob whose every number was looked at."""
+
+    kind: str
+    source: Source
+    num_classes: int
+    num_features: int
+    parts: Parts
+    projection: Projection | None
+    packed: Tensor | None
+
+    def scatters(self) -> Iterator[Tensor]:
+        """Row by row, [d, d] or [d], float64."""
+        for row in self.packed if self.packed is not None else ():
+            yield unpack(row, self.num_features) if KINDS[self.kind].square else row.to(torch.float64)
+
+
+def decode(blob: bytes) -> Decoded:
+    """Read a blob; whatever ``encode`` never writes is refused with its reason."""
     try:
-        return _unpack(*tensors_from_bytes(blob, format=FORMAT))
-    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as error:
-        reason = str(error).partition("\n")[0]
+        header, shapes = read_header(blob, format=FORMAT)
+        _require_sizes(header, shapes, len(blob))
+        _, tensors = tensors_from_bytes(blob, format=FORMAT)
+        return _checked(header, tensors)
+    except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError, CcvrError) as error:
+        reason = str(error).partition("\n")[0].removesuffix(".")
         raise StatisticsError(f"these bytes are not class statistics ({reason}).") from error
 
 
-def _unpack(header: dict[str, Any], tensors: dict[str, Tensor]) -> ClassStatistics:
-    num_classes, d = int(header["num_classes"]), int(header["num_features"])
-    _require_sound(tensors, num_classes, d)
-    whole = ClassStatistics.zeros(num_classes, d, transform=header["transform"], digest=header["digest"])
-    rows, columns = torch.triu_indices(d, d)
-    for label, count, mean, packed in zip(
-        *(tensors[name] for name in ("classes", "count", "mean", "scatter")), strict=True
-    ):
-        whole.count[label] = count
-        whole.total[label] = mean * count
-        outer = whole.outer[label]
-        outer[rows, columns] = packed.to(torch.float64)
-        outer[columns, rows] = packed.to(torch.float64)
-        outer.add_(torch.outer(mean, mean), alpha=int(count))
-    return whole
+def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]], length: int) -> None:
+    """Refuse sizes that do not belong together, or to nothing that fits: before anything of that size is made."""
+    kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}")
+    if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MOST_CLASSES and 0 < d < 10**6):
+        raise ValueError(f"{num_classes} classes of {d} features")
+    if math.prod(KINDS[kind].shape(num_classes, d)) > MOST_NUMBERS:
+        raise ValueError(f"{kind} statistics of {num_classes} classes and {d} features are too large")
+    present = shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
+    expected = {"classes": [present], "count": [present], "mean": [present, d]}
+    optional = {"clients": [present], "scatter": [_num_rows(kind, present), _row_length(kind, d)]}
+    if kind != "means" and present:
+        expected["scatter"] = optional.pop("scatter")
+    if kind == "kernel":
+        p = shapes["projection_mean"]
+        expected |= {"projection_mean": p, "projection_std": p}
+        if len(p) != 1 or p[0] * d > MOST_NUMBERS:
+            raise ValueError(f"random features of shape {p}")
+    wrong = [name for name, shape in shapes.items() if shape != {**optional, **expected}.get(name)]
+    missing = expected.keys() - shapes.keys()
+    if wrong or missing or present > num_classes:
+        name = min(missing, default=None) or min(wrong, default="classes")
+        raise ValueError(f"{present} of {num_classes} classes with {name} of shape {shapes.get(name)}")
 
 
-def _require_sound(tensors: dict[str, Tensor], num_classes: int, d: int) -> None:
-    """Refuse what ``to_bytes`` never writes: one bad client would spoil the merged statistics of all."""
-    classes, count, mean, packed = (tensors[name] for name in ("classes", "count", "mean", "scatter"))
-    present = len(classes)
-    shapes = [list(tensor.shape) for tensor in (classes, count, mean, packed)]
-    if shapes != [[present], [present], [present, d], [present, d * (d + 1) // 2]]:
-        raise ValueError(f"{present} classes of {d} features in shapes {shapes}")
-    if not (classes.dtype == count.dtype == torch.int64 and mean.dtype == torch.float64 and packed.is_floating_point()):
-        raise ValueError("numbers of the wrong type")
-    if not all(label in range(num_classes) for label in classes.tolist()) or (classes.diff() <= 0).any():
-        raise ValueError(f"classes {classes.tolist()} of {num_classes}")
-    if (count < 1).any() or not (mean.isfinite().all() and packed.isfinite().all()):
-        raise ValueError("a count below 1, or a number that is not finite")
+DTYPES = {"classes": "int64", "count": "int64", "clients": "int64", "scatter": "float32 or float64"}
 
 
-def _of_classes(statistics: ClassStatistics, classes: Tensor) -> ClassStatistics:
-    return ClassStatistics(
-        statistics.transform,
-        statistics.digest,
-        statistics.count[classes],
-        statistics.total[classes],
-        statistics.outer[classes],
+def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
+    kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
+    for name, tensor in tensors.items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES.get(name, "float64").split(" or "):
+            raise ValueError(f"{name} of type {dtype}, not {DTYPES.get(name, 'float64')}")
+    classes, count, mean = (tensors[name] for name in ("classes", "count", "mean"))
+    clients = tensors.get("clients", torch.ones_like(count))
+    if len(classes) and (classes[0] < 0 or classes[-1] >= num_classes or (classes.diff() <= 0).any()):
+        raise ValueError(f"classes {classes.tolist()} of {num_classes}: outside, twice or not in order")
+    if (count < 1).any() or (count > MOST_COUNT).any() or (clients < 1).any() or (clients > count).any():
+        raise ValueError("a count that cannot be")
+    withheld = header["withheld"]
+    if type(withheld) is not int or not 0 <= withheld <= MOST_COUNT:
+        raise ValueError(f"{withheld!r} samples withheld")
+    _require_numbers(mean, MOST_MAGNITUDE, "a mean")
+    found = Decoded(
+        kind,
+        _source(header),
+        num_classes,
+        d,
+        Parts(classes, count, mean, clients, withheld),
+        _projection(header, tensors) if kind == "kernel" else None,
+        tensors.get("scatter"),
     )
+    _require_covariances(found)
+    return found
 
 
-def class_bytes(num_features: int) -> int:
-    """Bytes that ``to_bytes`` sends per class: label, count and mean in 8-byte numbers, a triangle of 4-byte ones."""
-    return 8 + 8 + 8 * num_features + 4 * num_features * (num_features + 1) // 2
+def _require_numbers(numbers: Tensor, most: float, what: str) -> None:
+    if not numbers.isfinite().all():
+        raise ValueError(f"{what} is not finite")
+    if numbers.numel() and numbers.abs().max() > most:
+        raise ValueError(f"{what} is as large as {numbers.abs().max():.3g}; the most is {most:.3g}")
+
+
+def _require_covariances(found: Decoded) -> None:
+    if found.packed is None:
+        return
+    by_class = KINDS[found.kind].by_class
+    counts = found.parts.count if by_class else found.parts.count.sum().unsqueeze(0)
+    singles = found.parts.clients if found.kind == "means" else found.parts.count
+    for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
+        where = f"the scatter of class {int(found.parts.classes[index])}" if by_class else "the pooled scatter"
+        _require_numbers(row, MOST_MAGNITUDE**2 * float(counts[index]), where)
+        if not _is_covariance(scatter):
+            raise ValueError(f"{where} is not that of any features: it is indefinite")
+        alone = bool(singles[index] == 1) if by_class else bool((singles == 1).all())
+        if alone and row.any():
+            raise ValueError(f"{where} is not zero for a single sample")
+
+
+def _source(header: dict[str, Any]) -> Source:
+    texts = [header["model"], header["head"], header["transform"], header.get("projection", ""), *header["taps"]]
+    if not all(isinstance(text, str) and len(text) <= 1000 for text in texts) or len(texts) > 1000:
+        raise ValueError("a source that is no text")
+    FeatureTransform.parse(header["transform"])
+    return Source(texts[0], texts[1], tuple(header["taps"]), texts[2], texts[3])
+
+
+def _projection(header: dict[str, Any], tensors: dict[str, Tensor]) -> Projection:
+    mean, std = tensors["projection_mean"], tensors["projection_std"]
+    _require_numbers(mean, MOST_MAGNITUDE, "the mean of a layer")
+    _require_numbers(std, MOST_MAGNITUDE, "the deviation of a layer")
+    if not (std > 0).all() or type(header["seed"]) is not int or not 0 <= header["seed"] < 2**63:
+        raise ValueError("random features that cannot be")
+    return Projection(mean, std, header["num_features"], float(header["bandwidth"]), header["seed"])

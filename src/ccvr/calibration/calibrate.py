@@ -1,0 +1,113 @@
+"""Calibrate a model from merged statistics."""
+
+import copy
+import warnings
+
+import torch
+from torch import nn
+
+from ccvr.calibration.methods import parse_calibration
+from ccvr.calibration.spec import Calibration, CalibrationOptions
+from ccvr.calibration.table import Calibrator, find_calibrator
+from ccvr.core.errors import CalibrationError
+from ccvr.core.seeds import derive_seed
+from ccvr.models.digest import backbone_digest
+from ccvr.models.heads import Head, LinearHead
+from ccvr.models.split import under_new_head
+from ccvr.statistics.moments import ClassStatistics
+
+BEST = {
+    "full": "ccvr-converged",
+    "pooled": "lda",
+    "diagonal": "ccvr-converged",
+    "means": "ncm",
+    "kernel": "kernel",
+}
+"""The method for each kind of statistics, from the measurements in docs/calibrators.md."""
+BEST_WITH_TAPS = {**BEST, "full": "lda", "diagonal": "ncm"}
+
+
+def calibrate(model: nn.Module, statistics: ClassStatistics, method: str | None = None, *, seed: int = 0) -> nn.Module:
+    """A new model with a calibrated head; ``model`` is left as it is.
+
+    ``method``: a calibrator's name, with options behind commas ("ccvr,num_virtual=500"); without one the method that
+    measured best on statistics of this kind. The statistics must come from this very backbone.
+    """
+    _, fitted, _ = fit(model, statistics, method, seed=seed)
+    note_absent(statistics)
+    old = model.get_submodule(statistics.source.head)
+    weight = next(old.parameters())
+    return under_new_head(model, statistics.source.head, fitted.to(weight.device, weight.dtype))
+
+
+def fit(
+    model: nn.Module, statistics: ClassStatistics, method: str | None, *, seed: int
+) -> tuple[Head, Head, Calibration]:
+    """The model's head, a new one, and how it was made."""
+    head = require_match(model, statistics)
+    base = CalibrationOptions(transform=statistics.source.transform)
+    chosen = parse_calibration(method or best_method(statistics), base)
+    row, options = find_calibrator(chosen.method), chosen.options
+    rng = torch.Generator().manual_seed(derive_seed(seed if options.seed is None else options.seed, "calibration"))
+    return head, row.fit(head, usable(statistics, row, chosen.method, options), options, rng=rng), chosen
+
+
+def best_method(statistics: ClassStatistics) -> str:
+    """The method that measured best on statistics like these."""
+    return (BEST_WITH_TAPS if statistics.source.taps else BEST)[statistics.kind]
+
+
+def usable(statistics: ClassStatistics, row: Calibrator, method: str, options: CalibrationOptions) -> ClassStatistics:
+    """The statistics as a kind that the method can use; an error where they hold too little, or of other features."""
+    if row.raw:
+        raise CalibrationError(f"{method} needs raw features, which statistics are there to spare. Choose another.")
+    for name in ("taps", "min_count", "num_features", "bandwidth"):
+        if getattr(options, name) != getattr(CalibrationOptions(), name):
+            raise CalibrationError(f"{name} is settled when statistics are collected. Give it there, not to {method}.")
+    wanted = str(row.transform_of_statistics(options))
+    if statistics.projection is None and statistics.source.transform != wanted:
+        raise CalibrationError(
+            f'{method} asks for statistics of "{wanted}" features; these are of "{statistics.source.transform}" ones. '
+            f'Collect with transform="{wanted}".'
+        )
+    if options.kind not in ("", statistics.kind):
+        return statistics.as_kind(options.kind)
+    if statistics.kind in row.kinds:
+        return statistics
+    if statistics.kind == "full" and "pooled" in row.kinds:
+        return statistics.as_kind("pooled")
+    needed = " or ".join(row.kinds)
+    raise CalibrationError(f"{method} needs {needed} statistics; these are {statistics.kind}. Collect with that kind.")
+
+
+def require_match(model: nn.Module, statistics: ClassStatistics) -> Head:
+    """The head that the statistics were collected before, as one of ours; an error if the model is another one."""
+    path = statistics.source.head
+    if path not in dict(model.named_modules()):
+        raise CalibrationError(f'the statistics are of the head "{path}", which this model does not have.')
+    module = model.get_submodule(path)
+    found = backbone_digest(model, path)
+    if found != statistics.source.model:
+        raise CalibrationError(
+            f"the statistics are of the backbone {statistics.source.model[:12]}…; this model's is {found[:12]}…. "
+            "Collect them from the model that is calibrated."
+        )
+    if isinstance(module, nn.Linear):
+        module = LinearHead(module.weight, module.bias)
+    module = copy.deepcopy(module)
+    if not isinstance(module, Head) or len(module.weight) != statistics.num_classes:
+        raise CalibrationError(
+            f'the statistics are of {statistics.num_classes} classes; the head "{path}" does not score as many.'
+        )
+    return module.cpu().float()
+
+
+def note_absent(statistics: ClassStatistics) -> None:
+    absent = (statistics.count == 0).nonzero().flatten().tolist()
+    if absent:
+        names = ", ".join(map(str, absent[:10])) + (" …" if len(absent) > 10 else "")
+        warnings.warn(
+            f"nobody has samples of {len(absent)} of {len(statistics.count)} classes ({names}): closed forms never "
+            "predict them, re-training leaves their rows as they are",
+            stacklevel=3,
+        )

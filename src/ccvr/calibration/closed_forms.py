@@ -1,0 +1,126 @@
+"""Heads that need no training: linear algebra on merged statistics."""
+
+import torch
+from torch import Tensor
+
+from ccvr.calibration.shrinkage import Shrinkage
+from ccvr.calibration.spec import CalibrationOptions
+from ccvr.core.errors import CalibrationError
+from ccvr.models.heads import Head, LinearHead, Transform
+from ccvr.models.random_features import RandomFeatures
+from ccvr.models.transform import FeatureTransform
+from ccvr.statistics.moments import ClassStatistics
+
+EXCLUDED = -1e9
+"""Bias of a class that nobody has: it is never predicted."""
+
+
+NOISE = 1e-6
+"""Eigenvalues below this part of the largest are rounding: statistics travel in float32, and heads are float32."""
+
+
+def lda(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    """w_c = S⁻¹ mu_c, b_c = −½ mu_cᵀ S⁻¹ mu_c + log pi_c, S the shrunk pooled covariance of standardised features."""
+    require_samples(statistics)
+    scale = _scale(statistics.pooled_covariance())
+    cov = statistics.pooled_covariance() / (scale.unsqueeze(1) * scale)
+    freedom = int(statistics.count.sum()) - int((statistics.count > 0).sum())
+    cov = Shrinkage.parse(options.shrinkage)(cov, freedom=freedom, pooled=cov)
+    centre = statistics.total.sum(0) / statistics.count.sum()
+    mean = (statistics.mean - centre) / scale
+    weight = solve(cov, mean.T).T
+    prior = statistics.count / statistics.count.sum() if options.priors == "counts" else torch.ones(len(weight))
+    bias = -0.5 * (weight * mean).sum(1) + prior.double().clamp(min=1e-300).log()
+    weight = weight / scale
+    return linear_head(statistics, weight, bias - weight @ centre)
+
+
+def ridge(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    """W = (G + λ N I)⁻¹ B on centred and standardised features, G = Σ z zᵀ, B = [Σ_c z] (Fed3R, AFL)."""
+    require_samples(statistics)
+    count, n = statistics.count.double(), int(statistics.count.sum())
+    mean = statistics.total.sum(0) / n
+    between = statistics.mean - mean
+    covariance = (statistics.pooled_scatter() + (between.T * count) @ between) / n
+    scale = _scale(covariance)
+    correlation = covariance / (scale.unsqueeze(1) * scale)
+    d = len(scale)
+    right = (between * count.unsqueeze(1) / n / scale).T
+    weight = solve(correlation + options.ridge * torch.eye(d, dtype=torch.float64), right).T / scale
+    return linear_head(statistics, weight, count / n - weight @ mean)
+
+
+def cof(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    """W = (Σ_c W_c + N m mᵀ + γ I)⁻¹ B with columns of length 1: ridge without the scatter between classes.
+
+    FedCOF's head (Goswami et al. 2025), on true covariances; γ is ``ridge`` times the mean eigenvalue.
+    """
+    return _cof(statistics, statistics.pooled_scatter(), options)
+
+
+def cof_means(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    """``cof`` with each class's covariance from the clients' means alone (Goswami et al. 2025).
+
+    S_c = Σ_k n_kc (mu_kc − mu_c)(mu_kc − mu_c)ᵀ / (K_c − 1), of rank K_c − 1 at most.
+    """
+    scatter = torch.zeros(statistics.num_features, statistics.num_features, dtype=torch.float64)
+    for label in (statistics.clients > 1).nonzero().flatten().tolist():
+        among_clients = statistics.scatter(label) / (int(statistics.clients[label]) - 1)
+        scatter += (int(statistics.count[label]) - 1) * among_clients
+    return _cof(statistics, scatter, options)
+
+
+def _cof(statistics: ClassStatistics, scatter: Tensor, options: CalibrationOptions) -> Head:
+    require_samples(statistics)
+    total = statistics.total.sum(0)
+    gram = scatter + torch.outer(total, total) / int(statistics.count.sum())
+    d = len(gram)
+    gram = gram + options.ridge * gram.trace() / d * torch.eye(d, dtype=torch.float64)
+    weight = solve(gram, statistics.total.T).T
+    weight = weight / weight.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    return linear_head(statistics, weight, torch.zeros(len(weight), dtype=torch.float64))
+
+
+def ncm(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+    """The nearest class mean: w_c = mu_c, b_c = −½ ‖mu_c‖²."""
+    return linear_head(statistics, statistics.mean, -0.5 * statistics.mean.square().sum(1))
+
+
+def linear_head(statistics: ClassStatistics, weight: Tensor, bias: Tensor) -> Head:
+    """The head of a closed form: reads what the statistics are of; a class that nobody has is never predicted."""
+    require_samples(statistics)
+    present = statistics.count > 0
+    bias = torch.where(present, bias, EXCLUDED)
+    weight = torch.where(present.unsqueeze(1), weight, 0.0)
+    return LinearHead(weight.float(), bias.float(), transform_of(statistics), taps=statistics.source.taps)
+
+
+def require_samples(statistics: ClassStatistics) -> None:
+    if not statistics.count.any():
+        raise CalibrationError("the statistics hold no samples. Collect them from clients that have some.")
+
+
+def transform_of(statistics: ClassStatistics) -> Transform:
+    """What turns raw features into those of the statistics."""
+    if statistics.projection is None:
+        return FeatureTransform.parse(statistics.source.transform)
+    if statistics.projection.digest != statistics.source.projection:
+        raise CalibrationError("the projection in these statistics does not make their random features.")
+    return RandomFeatures.of(statistics.projection)
+
+
+def _scale(cov: Tensor) -> Tensor:
+    """Standard deviations; 1 for a feature that never changes."""
+    std = cov.diagonal().clamp(min=0).sqrt()
+    return torch.where(std > 1e-6 * std.max(), std, 1.0)
+
+
+def solve(matrix: Tensor, right: Tensor) -> Tensor:
+    """M⁻¹ R of a positive definite M, or M⁺ R of a singular one: fewer samples than features is no error."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0 and factor.diagonal().min() ** 2 > NOISE * factor.diagonal().max() ** 2:
+        return torch.cholesky_solve(right, factor)
+    values, vectors = torch.linalg.eigh(matrix)
+    kept = values > NOISE * values.max()
+    solution: Tensor = (vectors[:, kept] / values[kept]) @ (vectors[:, kept].T @ right)
+    return solution

@@ -1,0 +1,93 @@
+"""One client's sums, filled batch by batch."""
+
+import torch
+from torch import Tensor
+
+from ccvr.core.errors import StatisticsError
+from ccvr.models.random_features import Projection
+from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.source import Source
+
+BLOCK = 256
+"""Rows of a class that wait until they are added: a matrix product of few rows is slow."""
+
+
+class Accumulator:
+    """Takes features as they come; ``finish`` gives the statistics. What a class has is added in blocks of rows."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        kind: str = "full",
+        source: Source | None = None,
+        projection: Projection | None = None,
+        min_count: int = 0,
+    ) -> None:
+        self.num_classes, self.kind, self.source, self.projection = num_classes, kind, source, projection
+        self.min_count = min_count
+        self._sums: ClassStatistics | None = None
+        self._waiting: list[list[Tensor]] = [[] for _ in range(num_classes)]
+
+    def update(self, z: Tensor, y: Tensor) -> None:
+        """Add features z [B, d] with labels y [B]."""
+        y = self._usable_labels(z, y)
+        sums = self._of_width(z.shape[1])
+        if z.shape[1] != sums.num_features:
+            raise StatisticsError(
+                f"a batch has {z.shape[1]} features, those before had {sums.num_features}. Give all the same width."
+            )
+        order = torch.argsort(y, stable=True)
+        counts = torch.bincount(y, minlength=self.num_classes)
+        for label, rows in enumerate(z.index_select(0, order).split(counts.tolist())):
+            if len(rows):
+                self._waiting[label].append(rows)
+        sums.count.add_(counts)
+        for label in (counts > 0).nonzero().flatten().tolist():
+            if sum(map(len, self._waiting[label])) >= max(BLOCK, self.min_count):
+                self._add(sums, label)
+
+    def finish(self) -> ClassStatistics:
+        """All that came, but for classes of fewer than ``min_count`` samples, which never entered a sum."""
+        sums = self._of_width(0)
+        small = sums.count < self.min_count
+        for label in (~small).nonzero().flatten().tolist():
+            self._add(sums, label)
+        sums.withheld.add_(sums.count[small].sum())
+        sums.count[small] = 0
+        sums.clients.copy_(sums.count > 0)
+        if self.kind == "means":
+            sums.second.copy_(KINDS["means"].of_means(sums.count, sums.total))
+        return sums
+
+    def _of_width(self, num_features: int) -> ClassStatistics:
+        if self._sums is None:
+            self._sums = ClassStatistics.zeros(
+                self.num_classes, num_features, kind=self.kind, source=self.source, projection=self.projection
+            )
+        return self._sums
+
+    def _add(self, sums: ClassStatistics, label: int) -> None:
+        if self._waiting[label]:
+            rows = torch.cat(self._waiting[label]).to(torch.float64)
+            self._waiting[label].clear()
+            sums.total[label] += rows.sum(0)
+            KINDS[self.kind].add(sums.second, label, rows)
+
+    def _usable_labels(self, z: Tensor, y: Tensor) -> Tensor:
+        # Indexing would take label -1 for the last class, and one NaN would spoil the merged statistics of everybody.
+        if z.dim() != 2 or y.shape != z.shape[:1] or y.is_floating_point():
+            raise StatisticsError(
+                f"features of shape {list(z.shape)} and {y.dtype} labels of shape {list(y.shape)}; give [B, d], [B]."
+            )
+        y = y.long()
+        outside = y[(y < 0) | (y >= self.num_classes)]
+        if len(outside):
+            raise StatisticsError(
+                f"label {int(outside[0])} is not one of {self.num_classes} classes (0 to {self.num_classes - 1}). "
+                "Check the labels, or collect with more classes."
+            )
+        if not z.isfinite().all():
+            raise StatisticsError("some features are not finite. Check the model: its training may have diverged.")
+        return y

@@ -1,0 +1,80 @@
+"""Kinds of class statistics: how much of the second moments a client keeps.
+
+Each is a row: the shape of what is kept beside count [C] and total [C, d] = Σ z, how features enter it, and the part
+that is left when the class means are taken out (what travels) and put back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccvr.core.tables import Table
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind. ``square``: the last two axes of ``second`` are a symmetric matrix, of which a triangle travels."""
+
+    shape: Callable[[int, int], tuple[int, ...]]
+    """(C, d) → shape of ``second``."""
+    add: Callable[[Tensor, int, Tensor], None]
+    """Add features [n, d] of one class to ``second``, in place."""
+    of_means: Callable[[Tensor, Tensor], Tensor]
+    """(count [C], total [C, d]) → what ``second`` would be if every feature were its class mean."""
+    square: bool = True
+    by_class: bool = True
+    """Whether the first axis of ``second`` is the class."""
+
+
+def _outer_of_means(count: Tensor, total: Tensor) -> Tensor:
+    """n_c mu_c mu_cᵀ."""
+    scaled = total / count.clamp(min=1).double().sqrt().unsqueeze(1)
+    return scaled.unsqueeze(2) * scaled.unsqueeze(1)
+
+
+def _add_outer(second: Tensor, label: int, z: Tensor) -> None:
+    second[label].addmm_(z.T, z)
+
+
+def _add_pooled(second: Tensor, label: int, z: Tensor) -> None:
+    second.addmm_(z.T, z)
+
+
+def _pooled_of_means(count: Tensor, total: Tensor) -> Tensor:
+    scaled = total / count.clamp(min=1).double().sqrt().unsqueeze(1)
+    return scaled.T @ scaled
+
+
+def _add_squares(second: Tensor, label: int, z: Tensor) -> None:
+    second[label] += z.square().sum(0)
+
+
+def _add_nothing(second: Tensor, label: int, z: Tensor) -> None:
+    """Means alone: ``second`` is made of them when the client is done."""
+
+
+FULL = Kind(lambda c, d: (c, d, d), _add_outer, _outer_of_means)
+POOLED = Kind(lambda c, d: (d, d), _add_pooled, _pooled_of_means, by_class=False)
+DIAGONAL = Kind(lambda c, d: (c, d), _add_squares, lambda n, s: s.square() / n.clamp(min=1).unsqueeze(1), square=False)
+MEANS = Kind(lambda c, d: (c, d, d), _add_nothing, _outer_of_means)
+
+KINDS: Table[Kind] = Table(
+    "kind of statistics",
+    {"full": FULL, "pooled": POOLED, "diagonal": DIAGONAL, "means": MEANS, "kernel": POOLED},
+    closed=True,
+)
+"""full: Σ z zᵀ per class · pooled: over all classes · diagonal: Σ z² per class · means: Σ_k n_kc mu_kc mu_kcᵀ, which a
+server makes of each client's means · kernel: pooled, of random features."""
+
+
+def reduce(second: Tensor, kind: str, to: str) -> Tensor | None:
+    """``second`` of a smaller kind; None where it cannot be had."""
+    if kind == to:
+        return second
+    if kind == "full" and to == "pooled":
+        return second.sum(0)
+    if kind == "full" and to == "diagonal":
+        return torch.diagonal(second, dim1=1, dim2=2).contiguous()
+    return None
