@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.moments import ClassStatistics, merge
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 _HOMES = {
     "ClassCounts": "ccvr.models.scoring",

@@ -357,3 +357,33 @@ def test_no_samples_at_all(kind, priors):
     with pytest.raises(CalibrationError) as refused:
         draw(nobody, allocate(nobody.count, 10, priors), rng=seeded())
     assert str(refused.value) == "the statistics hold no samples. Collect them from clients that have some."
+
+
+@pytest.mark.parametrize("kind", ["full", "pooled", "diagonal"])
+def test_matched_draws_have_the_very_moments_of_their_class(kind):
+    rng = np.random.default_rng(5)
+    y = np.repeat([0, 1, 2], 40)
+    z = rng.standard_normal((120, 5)) @ rng.standard_normal((5, 9)) + rng.standard_normal((3, 9))[y]  # rank 5 of 9
+    found = statistics_of(torch.from_numpy(z), torch.from_numpy(y), 3, kind=kind)
+    drawn, labels = draw(found, [30, 30, 30], rng=torch.Generator().manual_seed(0), matched=True)
+    plain, _ = draw(found, [30, 30, 30], rng=torch.Generator().manual_seed(0))
+    for label in range(3):
+        cov, rows = found.covariance(label).numpy(), drawn[labels == label].double().numpy()
+        scale = np.abs(cov).max()
+        np.testing.assert_allclose(rows.mean(0), found.mean[label], atol=1e-5)
+        assert np.abs(np.cov(rows, rowvar=False) - cov).max() < 1e-5 * scale
+        assert np.abs(np.cov(plain[labels == label].numpy(), rowvar=False) - cov).max() > 0.05 * scale
+
+
+def test_too_few_draws_to_match_are_plain_ones():
+    found = statistics_of(torch.randn(50, 6), torch.zeros(50, dtype=torch.int64), 1)
+    few = [draw(found, [6], rng=torch.Generator().manual_seed(0), matched=matched)[0] for matched in (True, False)]
+    assert torch.equal(*few)
+    enough = [draw(found, [8], rng=torch.Generator().manual_seed(0), matched=matched)[0] for matched in (True, False)]
+    assert not torch.equal(*enough)
+
+
+def test_matched_draws_of_a_class_without_spread():
+    one = statistics_of(torch.tensor([[3.0, -1.0]]), torch.tensor([0]), 1)
+    drawn, _ = draw(one, [4], rng=torch.Generator().manual_seed(0), matched=True)
+    assert torch.equal(drawn, torch.tensor([[3.0, -1.0]]).expand(4, 2))

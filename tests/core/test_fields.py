@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccvr.calibration.spec import CalibrationSpec, parse_calibration
+from ccvr.calibration.methods import parse_calibration
+from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, parse, plain
 from ccvr.experiment.presets import PRESETS

@@ -2,12 +2,16 @@
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tests.end_to_end.tiny import TINY
+from torch import nn
 
+import ccvr
 from ccvr.cli.main import dispatch
 from ccvr.data.sources.rows import SOURCES
 from ccvr.experiment.pipeline import run
@@ -54,6 +58,34 @@ def test_the_readmes_python(tmp_path, monkeypatch, capsys):
     exec(block, scope)
     assert scope["scores"].shape == (3, 10)
     assert "ccvr" in capsys.readouterr().out
+
+
+def test_the_librarys_python(capsys):
+    """Every block of library.md, one after the other, on a small model and three clients."""
+    rng = torch.Generator().manual_seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 10))
+    y = torch.arange(300) % 10
+    clients = [[(torch.randn(300, 5, generator=rng) + y.unsqueeze(1), y)] for _ in range(3)]
+    blobs = [ccvr.collect(model, batches, num_classes=10).to_bytes() for batches in clients]
+    scope = {"model": model, "batches": clients[0], "blobs": blobs, "clients": clients, "held_out": clients}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL):
+        exec(block, scope)
+        assert ccvr.score(scope["fixed"], clients[0], 10).accuracy > ccvr.score(model, clients[0], 10).accuracy + 20
+    assert "chosen: ccvr" in capsys.readouterr().out
+
+
+def test_the_example(tmp_path):
+    script = ROOT / "examples" / "calibrate_your_model.py"
+    assert len(script.read_text().splitlines()) <= 40
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = (float(found) for found in re.findall(r"^(?:before|after): ([\d.]+) %", done.stdout, re.MULTILINE))
+    assert after > before + 5
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_links_lead_somewhere():

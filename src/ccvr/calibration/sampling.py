@@ -19,17 +19,20 @@ def draw(
     *,
     rng: torch.Generator,
     shrinkage: Shrinkage = NO_SHRINKAGE,
+    matched: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """``numbers[c]`` virtual features of each class c that has samples: z [M, d] float32 and labels [M].
 
     mu_c + noise V √max(Λ, 0) Vᵀ: the symmetric root is exact for singular covariances, and continuous in them.
+    ``matched`` draws of more features than the covariance has directions have its very mean and covariance.
     """
     d = statistics.num_features
     require_memory(4 * sum(numbers) * d, "virtual features", "Lower calibration.num_virtual")
     mean, draws, labels = statistics.mean, [], []
     for label, (vectors, scales) in _roots(statistics, shrinkage):
         noise = torch.randn(numbers[label], d, dtype=torch.float64, generator=rng)
-        spread = (noise @ vectors).mul_(scales) @ vectors.T
+        along = noise @ vectors
+        spread = (_matched(along, scales) if matched else along).mul_(scales) @ vectors.T
         draws.append(spread.add_(mean[label]).to(torch.float32))
         labels.append(torch.full((numbers[label],), label))
     if not draws:
@@ -44,6 +47,18 @@ def allocate(count: Tensor, num_virtual: int, priors: str) -> list[int]:
         return (present * num_virtual).tolist()
     total = num_virtual * int(present.sum())
     return [max(1, round(total * n / int(count.sum()))) if n else 0 for n in count.tolist()]
+
+
+def _matched(noise: Tensor, scales: Tensor) -> Tensor:
+    """Noise [M, r] with mean 0 and covariance I in the directions that have a spread, if M is enough for that."""
+    spread = scales > 1e-6 * scales.max()
+    inner = noise[:, spread] - noise[:, spread].mean(0)
+    if len(inner) - 1 <= inner.shape[1]:
+        return noise
+    factor = torch.linalg.cholesky(inner.T @ inner / (len(inner) - 1))
+    white = torch.zeros_like(noise)
+    white[:, spread] = torch.linalg.solve_triangular(factor, inner.T, upper=False).T
+    return white
 
 
 Root = tuple[Tensor, Tensor]

@@ -16,6 +16,8 @@ class CalibrationOptions:
 
     num_virtual: int = 2000
     """ccvr, ccvr-converged: virtual features per class (the paper's M_c)."""
+    matched: bool | None = None
+    """Whether draws have the very mean and covariance of their class: without it ccvr-converged does, ccvr does not."""
     priors: Literal["uniform", "counts"] = "uniform"
     """How frequent the classes are: all the same, or as in the clients' counts (num_virtual is the mean then)."""
     shrinkage: str = "none"
@@ -37,7 +39,7 @@ class CalibrationOptions:
     lr: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 1e-5
-    l2: float = 1e-4
+    l2: float = 3e-4
     """ccvr-converged: weight of half the sum of squares of all weights and biases."""
     iterations: int = 300
     """ccvr-converged: most steps of L-BFGS."""

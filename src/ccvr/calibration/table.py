@@ -52,24 +52,24 @@ class Calibrator:
 
 def ccvr(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
     """Draw virtual features from the merged class Gaussians and re-train the head on them (Luo et al. 2021, 4)."""
-    t, y = _virtual(statistics, options, rng=rng)
+    t, y = _virtual(statistics, options, matched=options.matched is True, rng=rng)
     return retrain(_start(head, t, options), t, y, options, rng=rng)
 
 
 def ccvr_converged(
     head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator
 ) -> Head:
-    """``ccvr`` with its objective solved: the same draws, L-BFGS with an L2 penalty until nothing moves."""
-    t, y = _virtual(statistics, options, rng=rng)
+    """``ccvr`` with its objective solved: draws of the very moments, L-BFGS with an L2 penalty until nothing moves."""
+    t, y = _virtual(statistics, options, matched=options.matched is not False, rng=rng)
     return converge(_start(head, t, options), t, y, options)
 
 
 def _virtual(
-    statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator
+    statistics: ClassStatistics, options: CalibrationOptions, *, matched: bool, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Virtual features as the new head will see them, and their labels."""
     numbers = allocate(statistics.count, options.num_virtual, options.priors)
-    z, y = draw(statistics, numbers, rng=rng, shrinkage=Shrinkage.parse(options.shrinkage))
+    z, y = draw(statistics, numbers, rng=rng, shrinkage=Shrinkage.parse(options.shrinkage), matched=matched)
     is_done = str(FeatureTransform.parse(options.transform)) == statistics.source.transform
     return z if is_done else FeatureTransform.parse(options.transform)(z), y
 
@@ -103,7 +103,7 @@ def oracle_partial(
 EVERY = frozenset({"transform", "seed"})
 STATISTICS = EVERY | {"kind", "min_count"}
 SGD = frozenset({"start", "epochs", "batch_size", "lr", "momentum", "weight_decay"})
-DRAWS = STATISTICS | {"num_virtual", "priors", "shrinkage", "transform_at"}
+DRAWS = STATISTICS | {"num_virtual", "matched", "priors", "shrinkage", "transform_at"}
 GAUSSIAN = ("full", "pooled", "diagonal")
 POOLED = ("pooled", "full")
 

@@ -59,7 +59,8 @@ def fit_all(
         seconds = time.perf_counter() - started
         write_atomically(folder.head(calibration.label), head_bytes(head))
         sent = _num_bytes(setup, given, min_count=options.min_count)
-        add_calibration(results, calibration, seed=seed, num_bytes=sent, seconds=seconds)
+        kind = given.kind if isinstance(given, ClassStatistics) else "features"
+        add_calibration(results, calibration, statistics=kind, seed=seed, num_bytes=sent, seconds=seconds)
         fitted = model.with_head(head.to(setup.spec.device))
         yield _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
 

@@ -56,7 +56,7 @@ def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     _note(folder, spec.seed, "resumed")
     _keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
-    engine, results = setup.engine(), empty_results(setup.dataset.class_names)
+    engine, results = setup.engine(), empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
     yield from train(setup, engine, model, folder)
     yield score_trained(results, setup, engine, model, folder)

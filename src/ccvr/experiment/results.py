@@ -12,7 +12,7 @@ from ccvr.models.scoring import ClassCounts
 Results = dict[str, Any]
 
 
-def empty_results(class_names: tuple[str, ...]) -> Results:
+def empty_results(class_names: tuple[str, ...], num_clients: int) -> Results:
     return {
         "accuracy": {},
         "per_class_recall": {},
@@ -20,6 +20,7 @@ def empty_results(class_names: tuple[str, ...]) -> Results:
         "calibrations": {},
         "deployed": UNCALIBRATED,
         "class_names": list(class_names),
+        "num_clients": num_clients,
     }
 
 
@@ -30,11 +31,14 @@ def add_score(results: Results, label: str, counts: ClassCounts, label_counts: I
     results["client_accuracy"][label] = client_accuracy(counts, label_counts)
 
 
-def add_calibration(results: Results, calibration: Calibration, *, seed: int, num_bytes: int, seconds: float) -> None:
-    """Enter how a head was made; ``num_bytes`` is what all clients together send for it."""
+def add_calibration(
+    results: Results, calibration: Calibration, *, statistics: str, seed: int, num_bytes: int, seconds: float
+) -> None:
+    """Enter how a head was made; ``num_bytes`` is what all clients together would send for it."""
     options = asdict(calibration.options)
     results["calibrations"][calibration.label] = {
         "method": calibration.method,
+        "statistics": statistics,
         **options,
         "seed": seed,
         "bytes": num_bytes,
