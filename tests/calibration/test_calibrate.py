@@ -417,9 +417,19 @@ def test_no_warning_where_every_class_is_there():
 def test_without_a_method_it_is_the_best_one(kind):
     model, (x, _) = network(), vectors()
     statistics = collected(model, vectors(), kind=kind)
-    assert best_method(statistics) == BEST[kind]
-    chosen, named = ccvr.calibrate(model, statistics), ccvr.calibrate(model, statistics, BEST[kind])
+    assert best_method(statistics).partition(",")[0] == BEST[kind]
+    chosen, named = ccvr.calibrate(model, statistics), ccvr.calibrate(model, statistics, best_method(statistics))
     assert torch.equal(scores(chosen, x), scores(named, x))
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "num_features", "per_class", "draws"),
+    [(10, 84, 500, 2000), (100, 84, 500, 200), (1000, 84, 500, 200), (100, 1280, 500, 600), (100, 1280, 5000, 1536)],
+)
+def test_the_best_method_for_many_classes_draws_fewer_of_each(num_classes, num_features, per_class, draws):
+    statistics = ClassStatistics.zeros(num_classes, num_features)
+    statistics.count.fill_(per_class)
+    assert best_method(statistics) == f"ccvr-converged,num_virtual={draws}"
 
 
 def test_every_kind_has_a_best_method_that_can_use_it():

@@ -15,14 +15,15 @@ from ccvr.statistics.collect import statistics_of
 
 BASE = CalibrationOptions(num_virtual=7, lr=0.5, seed=11)
 OF_CCVR = (
-    "Known: batch_size, epochs, kind, label, lr, min_count, momentum, num_virtual, priors, seed, shrinkage, start, "
-    "transform, transform_at, weight_decay."
+    "Known: batch_size, epochs, kind, label, lr, matched, min_count, momentum, num_virtual, priors, seed, "
+    "shrinkage, start, transform, transform_at, weight_decay."
 )
 OF_NCM = "Known: kind, label, min_count, seed, taps, transform."
 LABELS = "use at most 100 letters, digits and . _ + -, not a dot first, not uncalibrated or select."
 EIGHT = {"min_count": 8}
 OTHER = {
     "num_virtual": 3,
+    "matched": True,
     "priors": "counts",
     "shrinkage": "oas",
     "transform": "tukey:0.25",

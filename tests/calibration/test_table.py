@@ -288,8 +288,10 @@ def test_ccvr_is_statistics_then_draws_then_retraining(options, asked, after):
     assert str(CALIBRATORS["ccvr"].transform_of_statistics(options)) == asked
     given = federation().of(CALIBRATORS["ccvr"], options)
     z, y = federation().features()
-    virtual, labels = draw(statistics_of(FeatureTransform.parse(asked)(z), y, C), [options.num_virtual] * C, rng=rng)
-    solved = converge(copy_head(head), after(virtual), labels, options)
+    plain, numbers = statistics_of(FeatureTransform.parse(asked)(z), y, C), [options.num_virtual] * C
+    matched, labels = draw(plain, numbers, rng=seeded(3), matched=True)
+    solved = converge(copy_head(head), after(matched), labels, options)
+    virtual, _ = draw(plain, numbers, rng=rng)
     expected = retrain(copy_head(head), after(virtual), labels, options, rng=rng)
     for name, tensor in tensors(expected).items():
         found = tensors(ccvr(head, given, options, rng=seeded(3)))

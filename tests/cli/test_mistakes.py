@@ -55,7 +55,8 @@ MISTAKES = {
     ),
     "run --out x --calibration.methods ccvr,epoch=3": (
         'SpecError: ccvr has no option "epoch". Did you mean "epochs"? Known: batch_size, epochs, kind, label, lr, '
-        "min_count, momentum, num_virtual, priors, seed, shrinkage, start, transform, transform_at, weight_decay."
+        "matched, min_count, momentum, num_virtual, priors, seed, shrinkage, start, transform, transform_at, "
+        "weight_decay."
     ),
     "run --out x --calibration.methods lda,num_virtual=3": (
         'SpecError: lda has no option "num_virtual". Known: kind, label, min_count, priors, seed, shrinkage, taps, '
