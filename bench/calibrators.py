@@ -1,22 +1,30 @@
 """Every calibrator × transform × number of draws, on finished runs of one experiment, as Markdown.
 
     python bench/calibrators.py RUN… [--most 2000]
+    python bench/calibrators.py RUN --inference
 
 Fits what the runs do not have yet (a stopped bench goes on), and prints mean ± standard deviation over the runs, which
-should differ in their seed alone. Accuracies are percent of the test set.
+should differ in their seed alone. Accuracies are percent of the test set. ``--inference`` times a pass of the
+calibrated models over that of the uncalibrated one: 500 images, one thread, alternating, median of nine.
 """
 
 import argparse
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import ccvr
 from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import HeadScored
+from ccvr.experiment.load import MODEL_FORMAT
 from ccvr.experiment.pipeline import calibrate_again
+from ccvr.models.tensor_file import tensors_from_bytes
 
 DRAWS = (50, 100, 500, 1000, 2000)
 TRANSFORMS = {
@@ -103,11 +111,39 @@ def tables(runs: Sequence[dict[str, Any]], most: int, num_clients: int) -> Itera
         yield f"| {name} | {kind} | {kilobytes:,.0f} | {cell(runs, calibration.label)} | {gain:+.2f} | {seconds:.1f} |"
 
 
+def inference(path: Path) -> Iterator[str]:
+    torch.set_num_threads(1)
+    before = ccvr.load(path, head=UNCALIBRATED)
+    folder = RunFolder.open(path)
+    shape = tensors_from_bytes(folder.model.read_bytes(), format=MODEL_FORMAT)[0]["image_shape"]
+    images = torch.zeros(500, *shape, dtype=torch.uint8)
+
+    def seconds(model: torch.nn.Module) -> float:
+        started = time.perf_counter()
+        with torch.no_grad():
+            model(images)
+        return time.perf_counter() - started
+
+    yield "| head | time of a pass, of the uncalibrated model's | numbers in the head |"
+    yield "|---|---|---|"
+    for name, text in OTHERS.items():
+        label = parse_calibration(text, CalibrationOptions()).label
+        if "taps" not in label and "kernel" not in label:
+            continue
+        after = ccvr.load(path, head=label)
+        ratio = statistics.median(seconds(after) / seconds(before) for _ in range(9))
+        yield f"| {name} | {ratio:.2f} | {sum(t.numel() for t in after.head.state_dict().values()):,} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--most", type=int, default=max(DRAWS), help="leave out larger numbers of draws")
+    parser.add_argument("--inference", action="store_true", help="time passes instead")
     arguments = parser.parse_args()
+    if arguments.inference:
+        print("\n".join(inference(arguments.runs[0])))
+        return
     runs = [complete(path, arguments.most) for path in arguments.runs]
     num_clients = runs[0]["num_clients"]
     print("\n".join(tables(runs, arguments.most, num_clients)))

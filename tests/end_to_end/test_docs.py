@@ -51,23 +51,28 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
-def test_the_readmes_python(tmp_path, monkeypatch, capsys):
-    (block,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    scope = {"images": torch.zeros(3, 1, 8, 8, dtype=torch.uint8)}
-    exec(block, scope)
-    assert scope["scores"].shape == (3, 10)
-    assert "ccvr" in capsys.readouterr().out
-
-
-def test_the_librarys_python(capsys):
-    """Every block of library.md, one after the other, on a small model and three clients."""
+def small_federation():
+    """A model of five numbers in, ten classes out, and three clients that have all classes."""
     rng = torch.Generator().manual_seed(0)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 10))
     y = torch.arange(300) % 10
-    clients = [[(torch.randn(300, 5, generator=rng) + y.unsqueeze(1), y)] for _ in range(3)]
+    return model, [[(torch.randn(300, 5, generator=rng) + y.unsqueeze(1), y)] for _ in range(3)]
+
+
+def test_the_readmes_python(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGES[0].read_text(), re.DOTALL)
+    model, clients = small_federation()
+    scope = {"model": model, "clients": clients, "images": clients[0][0][0]}
+    exec(block, scope)
+    assert scope["scores"].shape == (300, 10)
+    assert "forecast" in capsys.readouterr().out
+
+
+def test_the_librarys_python(capsys):
+    """Every block of library.md, one after the other, on a small model and three clients."""
+    model, clients = small_federation()
     blobs = [ccvr.collect(model, batches, num_classes=10).to_bytes() for batches in clients]
     scope = {"model": model, "batches": clients[0], "blobs": blobs, "clients": clients, "held_out": clients}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL):
