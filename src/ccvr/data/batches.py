@@ -5,6 +5,7 @@ NumPy gathers uint8 rows five to fifteen times faster than torch's advanced inde
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -27,12 +28,18 @@ class TrainingImages:
     """Training images ready to be drawn from; where they are augmented, padded once by reflection."""
 
     source: LabelledImages
-    windows: NDArray[np.uint8] | None
-    """[N, C, 9, 9, H, W]: every shifted crop, as a view of the padded images."""
+    padded: Tensor | None
+    """[N, C, H + 8, W + 8], where images are augmented."""
 
     @classmethod
     def prepare(cls, source: LabelledImages, *, augment: bool) -> "TrainingImages":
-        return cls(source, _shifted_windows(source.images) if augment else None)
+        return cls(source, _padded(source.images) if augment else None)
+
+    @cached_property
+    def windows(self) -> NDArray[np.uint8] | None:
+        """[N, C, 9, 9, H, W]: every shifted crop, as a view of the padded images."""
+        height, width = self.source.images.shape[2:]
+        return None if self.padded is None else self.padded.unfold(2, height, 1).unfold(3, width, 1).numpy()
 
     def take(self, indices: IntArray, *, rng: np.random.Generator) -> Batch:
         """Images [B, C, H, W] uint8, augmented where that is on, and labels [B]."""
@@ -46,13 +53,12 @@ class TrainingImages:
         return torch.from_numpy(crops), labels
 
 
-def _shifted_windows(images: Tensor) -> NDArray[np.uint8]:
+def _padded(images: Tensor) -> Tensor:
     height, width = images.shape[2:]
     if min(height, width) <= PAD:
         size = f"{height} x {width}"
         raise DataError(f"images of {size} pixels are too small to be shifted by {PAD}. Use --data.augment False.")
-    padded = torch.cat([_reflect(part) for part in images.split(_at_once(images))])
-    return padded.unfold(2, height, 1).unfold(3, width, 1).numpy()
+    return torch.cat([_reflect(part) for part in images.split(_at_once(images))])
 
 
 def _at_once(images: Tensor) -> int:

@@ -1,6 +1,8 @@
 """What a run needs from its clients, and the engine that has them all in this process."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +20,8 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.local import Client
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, federate
+from ccvr.training.trainer import Trainer
+from ccvr.training.workers import Workers
 
 
 class Engine(Protocol):
@@ -38,19 +42,30 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """All clients in this process, one after the other."""
+    """All clients on this machine."""
 
     spec: Spec
     dataset: Dataset
     partition: Partition
     held_out: Partition
+    build: Callable[[], SplitModel]
+    """Makes a fresh model, here or in another process."""
 
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
         chosen = self.spec.data.augment
         augment = self.dataset.augment if chosen is None else chosen
         images = TrainingImages.prepare(self.dataset.train, augment=augment)
         clients = [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
-        return federate(model, clients, self.spec.training, seed=self.spec.seed, memories=memories, resume=resume)
+        training, seed = self.spec.training, self.spec.seed
+        with self._trainer(clients, memories) as trainer:
+            yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
+
+    def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
+        """A pool of workers, or None for this process alone."""
+        number = min(self.spec.workers or os.cpu_count() or 1, len(clients))
+        if number == 1 or self.spec.device != "cpu":
+            return nullcontext()
+        return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         for shard in self.partition.shards:

@@ -1,6 +1,8 @@
 """From a spec to what a run works on: images, owners, a fresh model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -31,22 +33,27 @@ class Setup:
         return self.kept.label_counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
 
     def engine(self) -> LocalEngine:
-        return LocalEngine(self.spec, self.dataset, self.kept, self.held_out)
+        return LocalEngine(self.spec, self.dataset, self.kept, self.held_out, self._builder)
 
     def fresh_model(self) -> SplitModel:
+        model = self._builder()
+        model.class_names = self.dataset.class_names
+        return model.to(self.spec.device)
+
+    @cached_property
+    def _builder(self) -> Callable[[], SplitModel]:
         kept = torch.from_numpy(np.concatenate(self.kept.shards))  # what is held out must not show in any constant
         mean, std = channel_moments(self.dataset.train.images.index_select(0, kept))
-        model = build_model(
+        return partial(
+            build_model,
             self.spec.model,
             self.dataset.shape,
             self.dataset.num_classes,
-            mean=mean,
-            std=std,
+            mean=mean.tolist(),
+            std=std.tolist(),
             head_kind="normed" if self.spec.training.clsnorm else "linear",
             seed=self.spec.seed,
         )
-        model.class_names = self.dataset.class_names
-        return model.to(self.spec.device)
 
     def partition_bytes(self) -> bytes:
         """Owner [N]: the client of each training image (−1 for none); held_out [N]; label_counts [K, C]."""

@@ -40,7 +40,9 @@ class Spec:
     """Seed of initialisation, training and calibration; who owns what has partition.seed."""
     device: Literal["cpu", "cuda"] = "cpu"
     threads: int = 1
-    """Threads of torch; part of the spec because another number may round differently."""
+    """Threads of statistics and calibration; part of the spec because another number may round differently."""
+    workers: int | None = None
+    """Processes that train clients, one thread each; without it as many as there are cores. Changes no result."""
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
@@ -52,6 +54,8 @@ class Spec:
         require_finite(self)
         if not 1 <= self.threads <= 1024:
             raise SpecError(f"threads is {self.threads}; give a number from 1 to 1024.")
+        if self.workers is not None and not 1 <= self.workers <= 1024:
+            raise SpecError(f"workers is {self.workers}; give a number from 1 to 1024.")
 
     @property
     def name(self) -> str:
@@ -66,7 +70,7 @@ class Spec:
 
 def training_settings(spec: Spec) -> dict[str, Any]:
     """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
-    fields = flat(plain(replace(spec, data=replace(spec.data, root=None))))
+    fields = flat(plain(replace(spec, workers=None, data=replace(spec.data, root=None))))
     return {name: value for name, value in fields.items() if not name.startswith(("calibration.", "checkpoint."))}
 
 

@@ -62,6 +62,8 @@ class LocalResult:
     payload: Tensors
     memory: Tensors
     metrics: LocalMetrics
+    remembers: bool = False
+    """Whether the memory was put away for the client's next round."""
 
 
 def train_client(

@@ -9,10 +9,11 @@ from ccvr.core.seeds import stream
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, WeightedMean, buffers_of, parameters_of
-from ccvr.training.algorithms import local_objectives, server_update
-from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult, train_client
+from ccvr.training.algorithms import server_update
+from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.memories import Memories
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.trainer import OneByOne, Trainer
 
 
 @dataclass(frozen=True)
@@ -63,46 +64,27 @@ def federate(
     seed: int,
     memories: Memories,
     resume: RoundState | None = None,
+    trainer: Trainer | None = None,
 ) -> Iterator[RoundState]:
     """Yield the state after each round, from the first or from the one after ``resume``. ``model`` is scratch space.
 
-    Clients train and are folded largest first, ties by id.
+    Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``.
     """
     server = server_update(spec)
+    trainer = trainer or OneByOne(model, spec, seed, memories)
     state = resume or first_state(model, len(clients), spec)
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
         sent = GlobalState(state.parameters, state.buffers, server.broadcast(state.server))
         cohort = sorted((clients[k] for k in cohorts[number - 1]), key=lambda client: (-len(client.indices), client.id))
-        results = _train_cohort(model, cohort, sent, state, spec, seed, memories)
         fold = _Fold(spec.buffers)
+        results = trainer.train(cohort, sent, state.memories, round=number)
         parameters, server_state = server.apply(state.parameters, fold.passing(results), state.server)
         remembered = dict.fromkeys(fold.remembering, number)
         state = RoundState(
             number, parameters, fold.buffers(), server_state, {**state.memories, **remembered}, tuple(fold.reports)
         )
         yield state
-
-
-def _train_cohort(
-    model: SplitModel,
-    cohort: Iterable[Client],
-    sent: GlobalState,
-    state: RoundState,
-    spec: TrainingSpec,
-    seed: int,
-    memories: Memories,
-) -> Iterator[LocalResult]:
-    """Train client after client; each memory is on disk before its result is folded."""
-    factories = local_objectives(spec)
-    number = state.round + 1
-    for client in cohort:
-        last = state.memories.get(client.id)
-        memory = {} if last is None else memories.read(client.id, last)
-        result = train_client(model, sent, client, memory, factories, spec, round=number, seed=seed)
-        if result.memory:
-            memories.write(client.id, number, result.memory)
-        yield result
 
 
 class _Fold:
@@ -120,7 +102,7 @@ class _Fold:
             self._mean.add(result.buffers, result.num_examples)
             if result.num_examples > self._largest[0]:
                 self._largest = (result.num_examples, result.buffers)
-            if result.memory:
+            if result.remembers:
                 self.remembering.append(result.client)
             self.reports.append(ClientReport(result.client, result.num_examples, result.num_steps, result.metrics))
             yield result

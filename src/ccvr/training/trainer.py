@@ -1,0 +1,60 @@
+"""Who trains a cohort: this process, client after client. Workers do the same in several (workers.py)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from ccvr.models.split import SplitModel
+from ccvr.training.algorithms import local_objectives
+from ccvr.training.local import Client, GlobalState, LocalResult, train_client
+from ccvr.training.memories import Memories
+from ccvr.training.spec import TrainingSpec
+
+
+class Trainer(Protocol):
+    """Trains the clients of one round."""
+
+    def train(
+        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+    ) -> Iterator[LocalResult]:
+        """The result of each client, in the cohort's order; ``remembered`` is the round of each client's memory."""
+
+
+@dataclass(frozen=True)
+class OneByOne:
+    """All clients in this process."""
+
+    model: SplitModel
+    spec: TrainingSpec
+    seed: int
+    memories: Memories
+
+    def train(
+        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+    ) -> Iterator[LocalResult]:
+        for client in cohort:
+            yield self.train_one(client, sent, remembered.get(client.id), round=round)
+
+    def train_one(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> LocalResult:
+        """One client, whose memory is on disk before its result is anybody's."""
+        memory = {} if last is None else self.memories.read(client.id, last)
+        factories = local_objectives(self.spec)
+        with _one_thread():
+            result = train_client(self.model, sent, client, memory, factories, self.spec, round=round, seed=self.seed)
+        if result.memory:
+            self.memories.write(client.id, round, result.memory)
+        return replace(result, memory={}, remembers=bool(result.memory))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Train as a worker does: another number of threads may round otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,212 @@
+"""Workers give the same bits as one process, and end with one line whatever happens to them."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.training.small import small_model
+from torch import nn
+
+from ccvr.core.errors import TrainingError
+from ccvr.data.batches import TrainingImages
+from ccvr.data.images import LabelledImages
+from ccvr.models.split import Normalize, split_model
+from ccvr.training import workers as module
+from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.local import Client
+from ccvr.training.memories import Memories
+from ccvr.training.rounds import federate
+from ccvr.training.spec import TrainingSpec
+from ccvr.training.workers import Workers
+
+SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05, client_fraction=0.7, clsprox=0.01)
+
+
+def many_clients(sizes, *, augment=False, side=8):
+    rng = np.random.default_rng(0)
+    number = sum(sizes)
+    pixels = torch.from_numpy(rng.integers(0, 256, (number, 1, side, side), dtype=np.uint8))
+    source = LabelledImages(pixels, torch.from_numpy(rng.integers(0, 3, number)))
+    images = TrainingImages.prepare(source, augment=augment)
+    shards = np.split(rng.permutation(number), np.cumsum(sizes)[:-1])
+    return [Client(k, images, np.sort(shard)) for k, shard in enumerate(shards)]
+
+
+class Awkward(nn.Module):
+    """Batch normalisation and dropout, and a mind of its own about some batches."""
+
+    def __init__(self, *, raises=False, sleeps=0.0):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.4))
+        self.head = nn.Linear(5, 3)
+        self.raises, self.sleeps = raises, sleeps
+
+    def forward(self, x):
+        if self.training and self.raises:
+            raise ValueError("no mood for this")
+        if self.training and self.sleeps:
+            time.sleep(self.sleeps)
+        return self.head(self.body(x))
+
+
+def awkward_model(**how):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Awkward(**how)
+    return split_model(model, Normalize([0.4], [0.3]), torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+
+
+def pool(number, clients, spec, folder, build=awkward_model):
+    return Workers(number, clients, build, spec, seed=2, memories=Memories(folder))
+
+
+def states(clients, spec, folder, trainer=None):
+    found = federate(awkward_model(), clients, spec, seed=2, memories=Memories(folder), trainer=trainer)
+    return [(state.round, state.parameters, state.buffers, state.server, state.memories) for state in found]
+
+
+def same(left, right):
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(same(a, b) for a, b in zip(left, right, strict=True))
+    return torch.equal(left, right) if isinstance(left, torch.Tensor) else left == right
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_same_bits_with_one_two_and_three_workers(algorithm, tmp_path):
+    clients, spec = many_clients((9, 30, 9, 17, 4), augment=True), replace(SPEC, algorithm=algorithm)
+    alone = states(clients, spec, tmp_path / "0")
+    for number in (1, 2, 3):
+        with pool(number, clients, spec, tmp_path / str(number)) as workers:
+            assert same(states(clients, spec, tmp_path / str(number), workers), alone), number
+        assert files(tmp_path / str(number)) == files(tmp_path / "0"), "what clients remember, too"
+    assert bool(files(tmp_path / "0")) is (algorithm == "moon")
+
+
+def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
+    """The first client is the slowest by far; the others finish early and wait, but no more than four of them."""
+    clients = many_clients((600, *[4] * 20))
+    held, collect = [], Workers._collect
+    spec = replace(SPEC, client_fraction=1.0, rounds=1)
+    with pool(2, clients, spec, tmp_path, partial(awkward_model, sleeps=0.005)) as workers:
+        waiting = {}
+
+        def counted(self, round):
+            found = collect(self, round)
+            waiting.update(found)
+            held.append(len(waiting))
+            return found
+
+        monkeypatch.setattr(Workers, "_collect", counted)
+        (state,) = federate(awkward_model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers)
+    assert [report.client for report in state.clients] == [0, *range(1, 21)]
+    first = next(place for place, _ in enumerate(held) if 0 in waiting)
+    assert max(held[: first + 1]) <= 5, "four that wait, and the one that they wait for"
+
+
+def alive(pids):
+    """Those that run; a zombie does not."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                found.append(pid)
+    return found
+
+
+def test_a_worker_that_is_killed_is_one_line_and_none_is_left(tmp_path):
+    clients = many_clients((40, 30, 20))
+    spec = replace(SPEC, client_fraction=1.0)
+    with pool(2, clients, spec, tmp_path, partial(awkward_model, sleeps=0.5)) as workers:
+        pids = [worker.process.pid for worker in workers._workers]
+        threading.Timer(1.0, os.kill, (pids[0], signal.SIGKILL)).start()
+        with pytest.raises(TrainingError) as ended:
+            states(clients, spec, tmp_path, workers)
+    assert str(ended.value) == (
+        "the worker that trained client 0 in round 1 ended (signal SIGKILL). "
+        "Out of memory, perhaps: lower --workers. The run can be resumed."
+    )
+    assert alive(pids) == []
+
+
+def test_an_error_in_a_user_s_model_names_client_round_and_line(tmp_path):
+    clients, spec = many_clients((40, 30, 20)), replace(SPEC, client_fraction=1.0)
+    with (
+        pytest.raises(
+            TrainingError, match=r"^client 0 failed in round 1 \(ValueError in .*test_workers\.py:\d+: no mood"
+        ),
+        pool(2, clients, spec, tmp_path, partial(awkward_model, raises=True)) as workers,
+    ):
+        states(clients, spec, tmp_path, workers)
+
+
+def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LIMIT", 1.0)
+    clients, spec = many_clients((40, 30)), replace(SPEC, client_fraction=1.0)
+    slow = partial(awkward_model, sleeps=30.0)
+    with (
+        pytest.raises(TrainingError, match=r"^no worker answered for 1 seconds in round 1 \(clients 0, 1\)\."),
+        pool(2, clients, spec, tmp_path, slow) as workers,
+    ):
+        states(clients, spec, tmp_path, workers)
+
+
+def test_a_model_that_cannot_be_built_is_told_at_the_start(tmp_path):
+    clients = many_clients((4, 4))
+    with pytest.raises(TrainingError, match=r"^the worker that trained nothing yet ended \(exit code 1\)"):
+        pool(2, clients, SPEC, tmp_path, partial(small_model, nonsense=True)).__enter__()
+
+
+PARENT = """
+import sys, time
+from functools import partial
+from pathlib import Path
+from tests.training.test_workers import SPEC, awkward_model, many_clients, pool
+workers = pool(2, many_clients((40, 30)), SPEC, Path(sys.argv[1])).__enter__()
+print(*[worker.process.pid for worker in workers._workers], flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path], stdout=subprocess.PIPE, text=True)
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(alive(pids)) == 2
+    parent.kill()
+    parent.communicate()
+    ends = time.monotonic() + 20
+    while alive(pids) and time.monotonic() < ends:
+        time.sleep(0.1)
+    assert alive(pids) == []
+
+
+SCRIPT = """
+import ccvr
+from ccvr.training.spec import TrainingSpec
+spec = ccvr.Spec(workers=2, training=TrainingSpec(rounds=1, local_epochs=1))
+print(ccvr.run(spec, "run")["accuracy"]["uncalibrated"])
+"""
+
+
+def test_a_script_without_a_main_guard_works(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
