@@ -239,7 +239,7 @@ EXAMPLE = Forecast(
         ),
         (
             {"after": 50.0},
-            "The head is nearly as good as the features allow (-10.0 points): calibration may not pay.",
+            "The head is 10.0 points better than what lda would make: keep it.",
         ),
         (
             {"samples_per_dimension": 0.25},

@@ -41,7 +41,7 @@ def of_clients(samples: Samples, num_classes: int = 5) -> dict[int, ClassStatist
 
 def agree(left: ClassStatistics, right: ClassStatistics, tolerance: float = 1e-12) -> bool:
     return torch.equal(left.count, right.count) and all(
-        (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1)
+        a.shape == b.shape and (not a.numel() or (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1))
         for a, b in ((left.total, right.total), (left.second, right.second))
     )
 
