@@ -63,7 +63,7 @@ def test_a_win_within_a_standard_error_is_none(right, name):
 def test_the_larger_of_the_two_standard_errors_counts():
     """Right everywhere is not certain: of 9 samples its error is 9.6 points; the original's is 10.5."""
     assert chosen([reply([9], uncalibrated=[8], ccvr=[9])]).name == "ccvr", "11.1 points against 10.5"
-    assert chosen([reply([25, 25], uncalibrated=[25, 24], ccvr=[25, 25])]).name == "uncalibrated", "2 points against 2.7"
+    assert chosen([reply([25, 25], uncalibrated=[25, 24], ccvr=[25, 25])]).name == "uncalibrated", "2 against 2.7"
     assert chosen([reply([9, 1], uncalibrated=[8, 1], ccvr=[9, 0])]).name == "uncalibrated"
 
 

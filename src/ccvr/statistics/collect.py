@@ -4,6 +4,7 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -59,24 +60,26 @@ def collect(
         raise StatisticsError(f'kind "kernel" takes no transform, but "{transform}" was given. Leave it out.')
     samples = _peeked(batches)
     first = next(samples)
-    with evaluating(model):
+    with evaluating(model), _buffers_kept(model):
         example = first[0][:1].repeat(2, *[1] * (first[0].dim() - 1)).to(_device(model))  # [1, …] is no batch
         path = find_head(model, example, head or "")
-        source = Source(
-            backbone_digest(model, path),
-            path,
-            find_taps(model, path, example, taps),
-            str(FeatureTransform.parse(transform)),
-            "" if projection is None else projection.digest,
-        )
+        paths = find_taps(model, path, example, taps)
+    source = Source(
+        backbone_digest(model, path),
+        path,
+        paths,
+        str(FeatureTransform.parse(transform)),
+        "" if projection is None else projection.digest,
+    )
     statistics = Accumulator(num_classes, kind=kind, source=source, projection=projection, min_count=min_count)
     apply = FeatureTransform.parse(transform) if projection is None else RandomFeatures.of(projection)
-    for z, y in _undisturbed(model, read_features(model, samples, path, source.taps)):
-        if projection is not None and z.shape[1:] != projection.mean.shape:
-            raise StatisticsError(
-                f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
-            )
-        statistics.update(apply(z), y)
+    with _buffers_kept(model):
+        for z, y in read_features(model, samples, path, source.taps):
+            if projection is not None and z.shape[1:] != projection.mean.shape:
+                raise StatisticsError(
+                    f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
+                )
+            statistics.update(apply(z), y)
     return statistics.finish()
 
 
@@ -91,11 +94,12 @@ def read_features(
         yield z, labels.cpu()
 
 
-def _undisturbed(model: nn.Module, features: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The features, and the model's buffers as they were, also of a model that changes them in eval mode."""
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """The buffers as they were, also of a model that changes them in eval mode."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        yield from features
+        yield
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
