@@ -78,7 +78,8 @@ def _standardised(head: Head, t: Tensor) -> Iterator[Tensor]:
         yield t
         return
     mean, std = t.double().mean(0), t.double().std(0, correction=0)
-    std = torch.where(std > 1e-6 * t.abs().amax(0), std, 1.0)  # what is left of a constant is rounding
+    # What is left of a constant is rounding, of itself or of the eigenvectors that it was drawn with.
+    std = torch.where(std > 1e-6 * torch.maximum(std.max(), t.abs().amax(0).double()), std, 1.0)
     weight, bias = head.weight, head.bias
     with torch.no_grad():
         bias.add_((weight.double() @ mean.double()).to(bias.dtype))
