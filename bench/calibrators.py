@@ -78,12 +78,19 @@ def complete(path: Path, most: int) -> dict[str, Any]:
     for event in calibrate_again(folder, missing) if missing else ():
         if isinstance(event, HeadScored):
             print(f"# {path.name} {event.label}: {event.accuracy:.2f} in {event.seconds:.1f} s", flush=True)
+    return results_of(path)
+
+
+def results_of(path: Path) -> dict[str, Any]:
+    folder = RunFolder.open(path)
     found: dict[str, Any] = folder.read_json(folder.results)
     return found
 
 
 def cell(runs: Sequence[dict[str, Any]], label: str) -> str:
-    values = [run["accuracy"][label] for run in runs]
+    values = [run["accuracy"][label] for run in runs if label in run["accuracy"]]
+    if len(values) < len(runs):
+        return "–"
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{spread}"
 
@@ -103,6 +110,8 @@ def tables(runs: Sequence[dict[str, Any]], most: int, num_clients: int) -> Itera
     before = statistics.mean(run["accuracy"][UNCALIBRATED] for run in runs)
     for name, text in OTHERS.items():
         calibration = parse_calibration(text, CalibrationOptions())
+        if any(calibration.label not in run["calibrations"] for run in runs):
+            continue
         rows = [run["calibrations"][calibration.label] for run in runs]
         kilobytes = statistics.mean(row["bytes"] for row in rows) / num_clients / 1000
         gain = statistics.mean(run["accuracy"][calibration.label] for run in runs) - before
@@ -139,12 +148,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--most", type=int, default=max(DRAWS), help="leave out larger numbers of draws")
+    parser.add_argument("--fitted", action="store_true", help="fit nothing; show what is there")
     parser.add_argument("--inference", action="store_true", help="time passes instead")
     arguments = parser.parse_args()
     if arguments.inference:
         print("\n".join(inference(arguments.runs[0])))
         return
-    runs = [complete(path, arguments.most) for path in arguments.runs]
+    runs = [results_of(path) if arguments.fitted else complete(path, arguments.most) for path in arguments.runs]
     num_clients = runs[0]["num_clients"]
     print("\n".join(tables(runs, arguments.most, num_clients)))
 

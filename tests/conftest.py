@@ -12,15 +12,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
+from ccvr.data.sources.rows import SOURCES  # noqa: E402
+
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory):
     """The folder of the real CIFAR-10 and CIFAR-100: $CCVR_DATA, or unpacked from ../shared/data; else a skip."""
-    if "CCVR_DATA" in os.environ:
-        return Path(os.environ["CCVR_DATA"])
+    own = Path(os.environ.get("CCVR_DATA", "nowhere"))
+    if all(SOURCES[name].find(own) for name in ("cifar10", "cifar100")):
+        return own
     unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack"
     if not unpack.is_file():
-        pytest.skip("no real images: $CCVR_DATA is not set and there is no ../shared/data")
+        pytest.skip("no real images: neither in $CCVR_DATA nor in ../shared/data")
     folder = tmp_path_factory.mktemp("data")
     subprocess.run([sys.executable, unpack, folder], check=True, capture_output=True)
     return folder

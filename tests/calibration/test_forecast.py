@@ -7,6 +7,7 @@ import ot
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import ccvr
 from ccvr.calibration.forecast import Forecast, mean_sliced_distance
@@ -239,7 +240,7 @@ EXAMPLE = Forecast(
         ),
         (
             {"after": 50.0},
-            "The head is nearly as good as the features allow (-10.0 points): calibration may not pay.",
+            "The head is 10.0 points better than what lda would make: keep it.",
         ),
         (
             {"samples_per_dimension": 0.25},
@@ -313,3 +314,15 @@ def test_a_head_of_ours():
     model[1] = LinearHead(model[1].weight, model[1].bias)
     found = ccvr.forecast(model, collected(model, samples(4000, seed=1)), "lda", num_draws=3000)
     assert found.before == pytest.approx(real(model).accuracy, abs=1.5)
+
+
+def test_units_that_hardly_ever_fire_do_not_spoil_it():
+    """Half of the features are 0 but for rounding: what is fitted on draws of them must hold on other draws."""
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(900) % 3
+    model = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 3))
+    z = torch.randn(900, 12, generator=rng, dtype=torch.float64) + 3 * functional.one_hot(y, 12)
+    z[:, 6:] = 0
+    z[5, 6:] = 1e-9
+    found = ccvr.forecast(model, ccvr.statistics_of(z, y, model=model, head="1"))
+    assert found.after > 90

@@ -20,6 +20,7 @@ from ccvr.training.spec import TrainingSpec
 SCRIPT = Path(sys.executable).with_name("ccvr")
 TINY = Spec(
     threads=1,
+    workers=1,
     partition=PartitionSpec(num_clients=3, alpha=0.5),
     training=TrainingSpec(rounds=1, local_epochs=1),
     calibration=CalibrationSpec(methods=("ccvr", "oracle,epochs=1"), num_virtual=20, epochs=2),

@@ -185,7 +185,19 @@ calibrator = Calibrator(fails)
 )
 def test_an_error_in_the_users_own_code_names_its_line(launch: Launch, tmp_path: Path, options, line) -> None:
     (tmp_path / "theirs.py").write_text(USERS)
-    process = launch("run", "--training.rounds", "1", "--training.local-epochs", "1", "--quiet", "--out", "x", *options)
+    process = launch(
+        "run",
+        "--workers",
+        "1",
+        "--training.rounds",
+        "1",
+        "--training.local-epochs",
+        "1",
+        "--quiet",
+        "--out",
+        "x",
+        *options,
+    )
     _, err = process.communicate(timeout=120)
     assert err == f"{line.format(tmp_path / 'theirs.py')} CCVR_TRACEBACK=1 shows the way there.\n"
     assert process.returncode == 2

@@ -1,17 +1,19 @@
 import dataclasses
 import json
+import os
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import TINY, Command, Launch
+from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 from ccvr.cli.run import unused_folder
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, read_spec, to_toml
 
-SMALL = ["--threads", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
+SMALL = ["--workers", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
 SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]
 SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1"]
 
@@ -147,3 +149,17 @@ class TestStopped:
         assert (process.returncode, err) == (130, "\nstopped.\n")
         after = json.loads((tmp_path / "run" / "results.json").read_text())["accuracy"]
         assert after == before | {"quick": after["quick"]}
+
+
+def test_a_terminal_that_knows_ascii_only(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [SCRIPT, "run", *SMALL, "--out", "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Run folder: run" in done.stdout

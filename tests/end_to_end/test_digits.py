@@ -10,7 +10,7 @@ from ccvr.training.spec import TrainingSpec
 
 
 def test_the_default_spec_over_seeds_1_to_3(tmp_path):
-    runs = [run(Spec(seed=seed), tmp_path / str(seed))["accuracy"] for seed in (1, 2, 3)]
+    runs = [run(Spec(seed=seed, workers=1), tmp_path / str(seed))["accuracy"] for seed in (1, 2, 3)]
     uncalibrated, ccvr, oracle = (sum(r[name] for r in runs) / 3 for name in ("uncalibrated", "ccvr", "oracle"))
     assert uncalibrated >= 80
     assert ccvr >= uncalibrated + 3
@@ -30,6 +30,6 @@ FLOORS = {
 
 @pytest.mark.parametrize(("training", "floor"), FLOORS.values(), ids=FLOORS)
 def test_each_algorithm_reaches_its_stated_accuracy(training, floor, tmp_path):
-    results = run(replace(Spec(seed=1), training=replace(training, evaluate_every=8)), tmp_path / "run")
+    results = run(replace(Spec(seed=1, workers=1), training=replace(training, evaluate_every=8)), tmp_path / "run")
     assert results["accuracy"]["uncalibrated"] >= floor
     assert results["accuracy"]["ccvr"] > results["accuracy"]["uncalibrated"]

@@ -37,7 +37,7 @@ def test_the_commands_run(section, tmp_path, monkeypatch, capsys):
         words = shlex.split(line.replace("mine:", f"{name}:"))
         command([*words, "--dry-run"])
         assert "training samples" in capsys.readouterr().out
-        command([*words, "--training.local-epochs", "1"])
+        command([*words, "--training.local-epochs", "1", "--workers", "1"])
         assert "Run folder: runs" in capsys.readouterr().out
 
 

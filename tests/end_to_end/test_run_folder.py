@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from tests.end_to_end.tiny import TINY
 
@@ -20,7 +21,7 @@ from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
 from ccvr.experiment.events import Finished
 from ccvr.experiment.pipeline import calibrate_again, resume, run, start
-from ccvr.experiment.spec import from_toml, to_toml
+from ccvr.experiment.spec import CheckpointSpec, from_toml, to_toml
 from ccvr.models.scoring import score
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.moments import ClassStatistics
@@ -242,7 +243,7 @@ def test_a_resumed_run_keeps_its_owners(copy, change):
     text = (copy / "spec.toml").read_text()
     assert change[0] in text
     (copy / "spec.toml").write_text(text.replace(*change))
-    with pytest.raises(RunError, match="says that others own the images"):
+    with pytest.raises(RunError, match="says that others own the images, or that they are others"):
         list(resume(RunFolder(copy)))
 
 
@@ -388,3 +389,100 @@ def test_select_deploys_what_wins_on_the_held_out_parts(tmp_path):
     list(calibrate_again(RunFolder(tmp_path / "run"), [], chosen="uncalibrated"))
     *_, last = calibrate_again(RunFolder(tmp_path / "run"), [], chosen="select")
     assert last.results["deployed"] == best
+
+
+@pytest.mark.parametrize(
+    "change", [('algorithm = "moon"', 'algorithm = "moon"\nmu = 5.0'), ("[data]", "[data]\naugment = true")]
+)
+def test_a_field_that_was_left_to_its_default_may_not_get_a_value_before_a_resume(copy, change):
+    (copy / "results.json").unlink()
+    text = (copy / "spec.toml").read_text()
+    assert change[0] in text
+    (copy / "spec.toml").write_text(text.replace(*change, 1))
+    with pytest.raises(RunError, match=r"was trained with (training\.mu|data\.augment) = None; the spec now says"):
+        list(resume(RunFolder(copy)))
+
+
+@pytest.fixture
+def own_images(tmp_path, monkeypatch):
+    """A run on a folder of pictures that can be changed."""
+    monkeypatch.chdir(tmp_path)
+    for part, number in (("train", 12), ("test", 4)):
+        for shade, name in enumerate(("cat", "dog", "eel")):
+            (tmp_path / "pics" / part / name).mkdir(parents=True)
+            for picture in range(number):
+                pixels = torch.full((16, 16, 3), 80 * shade + picture, dtype=torch.uint8).numpy()
+                Image.fromarray(pixels).save(tmp_path / "pics" / part / name / f"{picture}.png")
+    spec = replace(
+        TINY,
+        data=replace(TINY.data, name="folder:pics"),
+        partition=replace(TINY.partition, kind="iid", min_size=1),
+        training=replace(TINY.training, rounds=1),
+        calibration=replace(TINY.calibration, methods=("ccvr",), num_virtual=5),
+    )
+    run(spec, tmp_path / "run")
+    return tmp_path
+
+
+def test_pictures_that_changed_are_noticed(own_images):
+    (own_images / "pics" / "train" / "cat").rename(own_images / "pics" / "train" / "zebra")
+    (own_images / "pics" / "test" / "cat").rename(own_images / "pics" / "test" / "zebra")
+    folder = RunFolder(own_images / "run")
+    with pytest.raises(RunError, match="or that they are others"):
+        list(calibrate_again(folder, [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+    folder.results.unlink()
+    with pytest.raises(RunError, match="or that they are others"):
+        list(resume(folder))
+
+
+def test_a_run_is_resumed_from_another_folder(own_images, monkeypatch):
+    (own_images / "elsewhere").mkdir()
+    monkeypatch.chdir(own_images / "elsewhere")
+    RunFolder(own_images / "run").results.unlink()
+    *_, last = resume(RunFolder(own_images / "run"))
+    assert isinstance(last, Finished)
+
+
+@pytest.mark.parametrize(("keep", "left"), [(1, [4]), (3, [2, 3, 4]), (0, [1, 2, 3, 4])])
+def test_as_many_checkpoints_are_kept_as_asked(tmp_path, keep, left):
+    run(replace(TINY, checkpoint=CheckpointSpec(every=1, keep=keep)), tmp_path / "run")
+    names = [f"round-{number:06d}" for number in left]
+    assert [path.stem for path in RunFolder(tmp_path / "run").checkpoints()] == names
+
+
+def test_bytes_count_the_classes_that_a_client_has(tmp_path):
+    spec = replace(
+        TINY,
+        data=replace(TINY.data, validation=0.0),
+        partition=replace(TINY.partition, alpha=0.1, num_clients=3),
+        training=replace(TINY.training, rounds=1),
+    )
+    results = run(spec, tmp_path / "run")
+    counts = load_file(tmp_path / "run" / "partition.safetensors")["label_counts"]
+    assert (counts == 0).any()
+    features = 64
+    a_class = 16 + 8 * features + 4 * features * (features + 1) // 2
+    assert results["calibrations"]["ccvr"]["bytes"] == int((counts > 0).sum()) * a_class
+
+
+def test_statistics_of_another_model_are_collected_again(copy):
+    path = copy / "statistics" / "full.safetensors"
+    whole = path.read_bytes()
+    stored = ClassStatistics.from_bytes(whole)
+    path.write_bytes(replace(stored, source=replace(stored.source, model="another")).to_bytes(dtype=torch.float64))
+    list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("content", ["[]", '{"accuracy": {}}', '{"accuracy": 1}', "null"])
+def test_results_of_a_wrong_shape_are_one_error(copy, content):
+    (copy / "results.json").write_text(content)
+    for act in (lambda: list(resume(RunFolder(copy))), lambda: list(calibrate_again(RunFolder(copy), []))):
+        with pytest.raises(RunError, match=r"results\.json is damaged\. Delete it"):
+            act()
+
+
+def test_a_damaged_provenance_is_one_error(copy):
+    (copy / "provenance.json").write_text("[]")
+    with pytest.raises(RunError, match=r"provenance\.json is damaged"):
+        list(calibrate_again(RunFolder(copy), []))

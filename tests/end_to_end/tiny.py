@@ -7,6 +7,7 @@ from ccvr.training.spec import TrainingSpec
 
 TINY = Spec(
     threads=1,
+    workers=1,
     data=DataSpec(validation=0.15),
     partition=PartitionSpec(num_clients=4, alpha=0.5),
     training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75),

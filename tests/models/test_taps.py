@@ -104,7 +104,9 @@ class TestFlatten:
         assert torch.allclose(flatten(tokens), torch.stack([tokens[i].mean(0) for i in range(3)]), atol=1e-6)
         assert torch.allclose(flatten(tokens[:, :4, :10]), tokens[:, :4, :10].mean(1), atol=1e-6)
         volume = torch.randn(3, 4, 5, 6, 7, generator=torch.Generator().manual_seed(1))
-        assert torch.allclose(flatten(volume), volume.mean((1, 2, 3)), atol=1e-6)
+        assert torch.allclose(flatten(volume), volume.mean((2, 3, 4)), atol=1e-6)
+        series = torch.randn(3, 16, 300, generator=torch.Generator().manual_seed(1))
+        assert torch.allclose(flatten(series, channels_first=True), series.mean(2), atol=1e-6)
 
     @pytest.mark.parametrize("shape", [(7,), (3, 4, 4), (30, 30), (3, 5)])
     def test_no_samples_have_the_width_of_others(self, shape: tuple[int, ...]) -> None:
@@ -426,7 +428,7 @@ class TestAutomaticTaps:
         ran = [path for path, _ in model.named_modules()]
         assert len(taps) == 5
         assert [ran.index(tap) for tap in taps] == sorted(ran.index(tap) for tap in taps)
-        assert taps[0].startswith("encoder.layers.0.")
+        assert taps[0] == "embedding"
         assert taps[-1].startswith("encoder.layers.2.")
         with torch.no_grad():
             z = model.encoder(model.embedding(tokens)).mean(1)

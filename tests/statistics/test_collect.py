@@ -1,6 +1,8 @@
 """Collecting from any model: eval mode and back, what enters its head, nothing random, nothing learned on the way."""
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import ccvr
 from ccvr.core.errors import ModelError, SpecError, StatisticsError
 from ccvr.data.batches import TrainingImages, epoch, in_order
 from ccvr.data.images import LabelledImages
@@ -67,7 +70,8 @@ def plain_features(images: LabelledImages) -> Tensor:
 
 def close(left: ClassStatistics, right: ClassStatistics, rtol: float) -> bool:
     return torch.equal(left.count, right.count) and all(
-        (a - b).abs().max() <= rtol * b.abs().max() for a, b in ((left.total, right.total), (left.second, right.second))
+        a.shape == b.shape and (not a.numel() or (a - b).abs().max() <= rtol * b.abs().max())
+        for a, b in ((left.total, right.total), (left.second, right.second))
     )
 
 
@@ -671,3 +675,99 @@ class TestRandomFeatures:
         expected = gather(model, [(X, Y)], kind="kernel", projection=projection)
         found = gather(model.to(dtype), [(X.to(dtype), Y)], kind="kernel", projection=projection)
         assert close(found, expected, rtol=5e-2 if dtype == torch.bfloat16 else 1e-5)
+
+
+class Restless(nn.Module):
+    """Counts its passes, also in eval mode, as some losses and queues do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        self.passes += 1
+        return self.head(self.body(x))
+
+
+def test_buffers_that_change_in_eval_mode_come_back():
+    model = Restless()
+    statistics = gather(model, [(torch.randn(20, 4), torch.arange(20) % 2)], num_classes=2, min_count=0)
+    assert model.passes == 0
+    ccvr.calibrate(model, statistics, "lda")
+
+
+class Merging(nn.Linear):
+    """Folds something into its weights in eval mode and takes it out again in train mode, as LoRA layers do."""
+
+    def train(self, mode=True):
+        if mode != self.training:
+            with torch.no_grad():
+                self.weight.add_(-1.0 if mode else 1.0)
+        return super().train(mode)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_that_act_on_their_mode_are_back_in_it(training):
+    model = nn.Sequential(Merging(4, 3), nn.ReLU(), nn.Linear(3, 2)).train(training)
+    before = model[0].weight.clone()
+    gather(model, [(torch.randn(20, 4), torch.arange(20) % 2)], num_classes=2)
+    torch.testing.assert_close(model[0].weight, before)
+    assert model[0].training is training
+
+
+class Zeroing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        z = self.body(x)
+        scores = self.head(z)
+        z.zero_()
+        return scores
+
+
+def test_what_happens_to_features_behind_the_head_does_not_matter():
+    found = gather(Zeroing(), [(torch.randn(20, 4), torch.arange(20) % 2)], num_classes=2, min_count=0)
+    assert found.total.all()
+
+
+def test_a_series_is_averaged_over_its_length_and_not_over_its_channels():
+    body = nn.Sequential(nn.Conv1d(2, 16, 3), nn.ReLU(), nn.Conv1d(16, 8, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    model = nn.Sequential(*body, nn.Linear(8, 2))
+    x, y = torch.randn(30, 2, 100), torch.arange(30) % 2
+    found = gather(model, [(x, y)], num_classes=2, min_count=0, taps="auto")
+    assert found.num_features == 16 + 8
+    with torch.no_grad():
+        expected = model[0](x).mean(2).double()
+    torch.testing.assert_close(found.total.sum(0)[:16], expected.sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_first_batch_of_one_sample_has_the_same_taps_as_others():
+    model = CASES["text"].model()
+    tokens, y = samples("tokens")
+    single, several = (gather(model, [(tokens[:n], y[:n])], min_count=0, taps="auto") for n in (1, 9))
+    assert single.source == several.source
+
+
+def test_features_of_one_s_own_can_be_calibrated_with():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    x, y = torch.randn(60, 4), torch.arange(60) % 2
+    with torch.no_grad():
+        z = model[:2](x)
+    own = ccvr.statistics_of(z, y, model=model, head="2")
+    collected = gather(model, [(x, y)], num_classes=2, min_count=0)
+    assert own.source == collected.source
+    assert close(own, collected, rtol=1e-6)
+    ccvr.calibrate(model, own, "lda")
+
+
+HEAVY = ("sklearn", "scipy", "matplotlib", "rich", "tyro", "PIL", "ccvr.experiment", "ccvr.data", "ccvr.training")
+
+
+def test_a_client_loads_little():
+    code = "import sys, ccvr; ccvr.collect; ccvr.merge; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "torch" in loaded
+    assert not [name for name in loaded if name.startswith(HEAVY)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
+from ccvr.models.random_features import Projection
 from ccvr.statistics.accumulate import BLOCK, Accumulator
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS
@@ -41,7 +42,7 @@ def of_clients(samples: Samples, num_classes: int = 5) -> dict[int, ClassStatist
 
 def agree(left: ClassStatistics, right: ClassStatistics, tolerance: float = 1e-12) -> bool:
     return torch.equal(left.count, right.count) and all(
-        (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1)
+        a.shape == b.shape and (not a.numel() or (a - b).abs().max() <= tolerance * b.abs().max().clamp(min=1))
         for a, b in ((left.total, right.total), (left.second, right.second))
     )
 
@@ -342,3 +343,48 @@ def test_a_refused_part_changes_nothing_that_was_merged():
     assert len(reasons) == 3
     with pytest.raises(StatisticsError):
         merge([good[0], bad[1]])
+
+
+def forged(model: str) -> bytes:
+    return ClassStatistics.zeros(2, 2, source=Source(model=model)).to_bytes()
+
+
+def test_a_hostile_first_client_shuts_nobody_out_where_the_server_knows_what_it_wants():
+    good = [statistics_of(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 1]), 2, source=SOURCE) for _ in range(3)]
+    blobs = [forged("evil"), *(part.to_bytes() for part in good)]
+    reasons: list[StatisticsError] = []
+    merged = merge(blobs, like=ClassStatistics.zeros(2, 2, source=SOURCE), refused=reasons.append)
+    assert merged.count.tolist() == [6, 9]
+    assert [str(reason).partition(" do not")[0] for reason in reasons] == ["statistics with model 'a' and 'evil'"]
+    merge(blobs, refused=reasons.append)
+    assert len(reasons) == 4, "without that knowledge the first one decides"
+
+
+@pytest.mark.parametrize("part", [None, [1], "text"])
+def test_a_part_that_is_no_statistics_is_refused(part):
+    with pytest.raises(StatisticsError, match="Give statistics, or their bytes"):
+        merge([part])
+
+
+def test_bytes_of_any_kind_are_read():
+    blob = statistics_of(torch.randn(5, 2), torch.tensor([0, 0, 1, 1, 1]), 2).to_bytes()
+    assert merge([bytearray(blob), memoryview(blob)]).count.tolist() == [4, 6]
+
+
+def test_a_client_s_means_take_no_square_of_memory():
+    """1,000 classes of 3,000 features: 24 MB of sums; second moments would be 72 GB."""
+    client = statistics_of(torch.randn(4, 3000), torch.tensor([1, 1, 7, 7]), 1000, kind="means")
+    assert client.second.numel() == 0
+    assert ClassStatistics.from_bytes(client.to_bytes()).second.numel() == 0
+
+
+def test_a_forged_projection_is_refused_when_it_meets_the_true_one():
+    mean, std = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    true = Projection(mean, std, 3, 0.5, 7)
+    source = replace(SOURCE, projection=true.digest)
+    parts = [
+        statistics_of(torch.randn(4, 3), torch.zeros(4).long(), 1, kind="kernel", source=source, projection=projection)
+        for projection in (true, replace(true, mean=mean + 1))
+    ]
+    with pytest.raises(StatisticsError, match="different projections of the same name"):
+        merge(part.to_bytes() for part in parts)

@@ -18,13 +18,13 @@ from ccvr.statistics.moments import ClassStatistics
 
 BEST = {
     "full": "ccvr-converged",
-    "pooled": "lda",
+    "pooled": "lda,shrinkage=oas",
     "diagonal": "ccvr",
     "means": "ncm",
     "kernel": "kernel",
 }
 """The method for each kind of statistics, from the measurements in docs/calibrators.md."""
-BEST_WITH_TAPS = {**BEST, "full": "lda", "diagonal": "ncm"}
+BEST_WITH_TAPS = {**BEST, "full": "lda,shrinkage=oas", "diagonal": "ncm"}
 
 
 def calibrate(model: nn.Module, statistics: ClassStatistics, method: str | None = None, *, seed: int = 0) -> nn.Module:

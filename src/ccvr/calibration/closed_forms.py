@@ -22,8 +22,11 @@ NOISE = 1e-6
 def lda(head: Head, statistics: ClassStatistics, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
     """w_c = S⁻¹ mu_c, b_c = −½ mu_cᵀ S⁻¹ mu_c + log pi_c, S the shrunk pooled covariance of standardised features."""
     require_samples(statistics)
-    scale = _scale(statistics.pooled_covariance())
-    cov = statistics.pooled_covariance() / (scale.unsqueeze(1) * scale)
+    pooled = statistics.pooled_covariance()
+    if not pooled.any():
+        raise CalibrationError("no class has two different samples, so there is no covariance. Use ncm.")
+    scale = _scale(pooled)
+    cov = pooled / (scale.unsqueeze(1) * scale)
     freedom = int(statistics.count.sum()) - int((statistics.count > 0).sum())
     cov = Shrinkage.parse(options.shrinkage)(cov, freedom=freedom, pooled=cov)
     centre = statistics.total.sum(0) / statistics.count.sum()

@@ -41,6 +41,8 @@ class Forecast:
                 f"Fewer samples than features ({self.samples_per_dimension:.2f} per dimension): shrink the covariances "
                 'or collect kind="pooled", and choose by ccvr.select.'
             )
+        if self.gain < -1:
+            return f"The head is {-self.gain:.1f} points better than what {self.method} would make: keep it."
         if self.gain < 1:
             return (
                 f"The head is nearly as good as the features allow ({self.gain:+.1f} points): calibration may not pay."

@@ -1,6 +1,6 @@
 """Re-train a head on features, virtual or real, with cross-entropy: by SGD, or to convergence."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ccvr.calibration.spec import CalibrationOptions
 from ccvr.core.errors import CalibrationError
-from ccvr.models.heads import Head
+from ccvr.models.heads import Head, LinearHead
 
 DIVERGED = 1e4
 """A mean cross-entropy that no head reaches by learning; a guess over a million classes costs 14."""
@@ -35,8 +35,11 @@ def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rn
 
 
 def converge(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions) -> Head:
-    """Minimise mean cross-entropy + l2/2 (‖w‖² + ‖b‖²) over the whole of t [M, d] by L-BFGS, in place."""
-    with torch.enable_grad(), _present_classes(head, y) as silence:
+    """Minimise mean cross-entropy + l2/2 (‖w‖² + ‖b‖²) over the whole of t [M, d] by L-BFGS, in place.
+
+    A linear head is solved for standardised features, so that their scale and offset do not matter.
+    """
+    with torch.enable_grad(), _present_classes(head, y) as silence, _standardised(head, t) as s:
         parameters = list(head.parameters())
         optimiser = torch.optim.LBFGS(
             parameters, max_iter=options.iterations, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
@@ -45,13 +48,46 @@ def converge(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions) -> H
         def loss() -> Tensor:
             optimiser.zero_grad()
             penalty = options.l2 / 2 * sum(parameter.square().sum() for parameter in parameters)
-            value: Tensor = functional.cross_entropy(head.score(t) + silence, y) + penalty
+            value: Tensor = functional.cross_entropy(head.score(s) + silence, y) + penalty
             value.backward()
             return value
 
+        before = [parameter.detach().clone() for parameter in parameters]
         optimiser.step(loss)
+        _keep_place(head, before, silence)
     _require_learned(head, t, y, silence, options)
     return head
+
+
+def _keep_place(head: Head, before: Sequence[Tensor], silence: Tensor) -> None:
+    """Put the rows of the classes that are there back to where they lay together, beside those that are frozen.
+
+    The penalty draws them to zero; their softmax is the same wherever they lie together.
+    """
+    present = silence == 0
+    if isinstance(head, LinearHead) and not present.all():
+        with torch.no_grad():
+            for parameter, old in zip(head.parameters(), before, strict=True):
+                parameter[present] += old[present].mean(0) - parameter[present].mean(0)
+
+
+@contextmanager
+def _standardised(head: Head, t: Tensor) -> Iterator[Tensor]:
+    """Features with mean 0 and deviation 1, and the head as for those; afterwards the head is one for t again."""
+    if not isinstance(head, LinearHead) or head.bias is None:
+        yield t
+        return
+    mean, std = t.double().mean(0), t.double().std(0, correction=0)
+    # What is left of a constant is rounding, of itself or of the eigenvectors that it was drawn with.
+    std = torch.where(std > 1e-6 * torch.maximum(std.max(), t.abs().amax(0).double()), std, 1.0)
+    weight, bias = head.weight, head.bias
+    with torch.no_grad():
+        bias.add_((weight.double() @ mean.double()).to(bias.dtype))
+        weight.mul_(std.to(weight.dtype))
+    yield ((t - mean) / std).to(t.dtype)
+    with torch.no_grad():
+        weight.div_(std.to(weight.dtype))
+        bias.sub_((weight.double() @ mean.double()).to(bias.dtype))
 
 
 @contextmanager
@@ -60,11 +96,11 @@ def _present_classes(head: Head, y: Tensor) -> Iterator[Tensor]:
     if not len(y):
         raise CalibrationError("there are no features to re-train a head on. Take them from clients that have images.")
     absent = torch.bincount(y, minlength=head.weight.shape[0]) == 0
-    kept = {name: tensor.detach()[absent].clone() for name, tensor in head.named_parameters()}
+    before = {name: tensor.detach().clone() for name, tensor in head.named_parameters()}
     yield torch.zeros(len(absent)).masked_fill(absent, float("-inf"))
     with torch.no_grad():
         for name, tensor in head.named_parameters():
-            tensor[absent] = kept[name]
+            tensor[absent] = before[name][absent]
 
 
 def _require_learned(head: Head, t: Tensor, y: Tensor, silence: Tensor, options: CalibrationOptions) -> None:

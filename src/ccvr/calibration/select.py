@@ -11,6 +11,8 @@ from ccvr.core.errors import CalibrationError
 from ccvr.models.scoring import ClassCounts
 
 Candidate = TypeVar("Candidate")
+MOST_COUNT = 10**12
+"""Of one client; sums of millions of clients still fit int64."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,15 @@ def select(
 
 
 def _mean_recall(counts: ClassCounts) -> tuple[float, float]:
-    """Mean over classes with samples, and √(Σ_c r_c (1 − r_c) / n_c) / C₊, both in percent."""
+    """Mean over classes with samples, and √(Σ_c r_c (1 − r_c) / n_c) / C₊, both in percent.
+
+    In the error r_c stays 1 / (n_c + 2) away from 0 and 1: there it would be 0, as if few samples made certain.
+    """
     seen = counts.total > 0
-    total = counts.total[seen].double()
-    recall = counts.correct[seen].double() / total
-    error = (recall * (1 - recall) / total).sum().sqrt() / len(total)
+    right, total = counts.correct[seen].double(), counts.total[seen].double()
+    recall, least = right / total, 1 / (total + 2)
+    inner = recall.clamp(min=least, max=1 - least)
+    error = (inner * (1 - inner) / total).sum().sqrt() / len(total)
     return 100 * recall.mean().item(), 100 * error.item()
 
 
@@ -76,6 +82,8 @@ def _require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts]
     for name in candidates:
         if name not in replies:
             raise CalibrationError(f'client {client} sent no counts for "{name}".')
+        if not isinstance(replies[name], ClassCounts):
+            raise CalibrationError(f'client {client} sent a {type(replies[name]).__name__} for "{name}", not counts.')
         correct, total = replies[name].correct, replies[name].total
         if (
             correct.dtype != torch.int64
@@ -84,7 +92,7 @@ def _require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts]
             or total.dim() != 1
         ):
             raise CalibrationError(f'the counts of client {client} for "{name}" are no two lists of whole numbers.')
-        if (correct < 0).any() or (correct > total).any() or (total > 2**53).any():
+        if (correct < 0).any() or (correct > total).any() or (total > MOST_COUNT).any():
             raise CalibrationError(f'client {client} counts more right than there are, or below 0, for "{name}".')
         totals.append(total)
     if any(total.shape != totals[0].shape or not torch.equal(total, totals[0]) for total in totals):

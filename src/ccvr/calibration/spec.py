@@ -39,8 +39,8 @@ class CalibrationOptions:
     lr: float = 0.001
     momentum: float = 0.9
     weight_decay: float = 1e-5
-    l2: float = 3e-4
-    """ccvr-converged: weight of half the sum of squares of all weights and biases."""
+    l2: float = 1e-3
+    """ccvr-converged: weight of half the sum of squares of weights and biases, for standardised features."""
     iterations: int = 300
     """ccvr-converged: most steps of L-BFGS."""
     ridge: float = 1e-3

@@ -8,6 +8,7 @@ from rich.console import Console
 from tyro.conf import Positional, arg
 
 from ccvr.cli.arguments import parse
+from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
@@ -36,6 +37,11 @@ def command(argv: list[str]) -> None:
     model = load(arguments.run, head=arguments.head)
     spec = read_spec(RunFolder.open(arguments.run).spec)
     dataset = load_data(spec.data.name, arguments.root or spec.data.root)
+    if dataset.class_names != model.class_names:
+        raise RunError(
+            f"{arguments.run} was trained on the classes {', '.join(model.class_names)}; the data has "
+            f"{', '.join(dataset.class_names)}. Give the data of the run."
+        )
     counts = score(model, in_order(dataset.test), dataset.num_classes)
     if arguments.quiet:
         print(f"{counts.accuracy:.4f}")

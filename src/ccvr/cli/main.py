@@ -1,6 +1,7 @@
 """Entry point: finds the subcommand, turns mistakes into one line."""
 
 import importlib
+import io
 import os
 import sys
 import sysconfig
@@ -40,6 +41,9 @@ HELP = "\n".join(
 
 def main() -> None:
     """Exit code 0; 2 for a user's mistake; 130 for Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for what it cannot
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     try:
         dispatch(sys.argv[1:])

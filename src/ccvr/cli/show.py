@@ -4,7 +4,6 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from safetensors import SafetensorError
@@ -40,7 +39,7 @@ def command(argv: list[str]) -> None:
             print(f"{folder.path} is not finished: go on with `ccvr resume {folder.path}`.", file=sys.stderr)
     if not finished:
         raise RunError("none of these runs is finished.")
-    results = [(str(folder.path), _read_results(folder)) for folder in finished]
+    results = [(str(folder.path), folder.read_results()) for folder in finished]
     if arguments.json:
         print(json.dumps(dict(results), indent=2))
         return
@@ -49,14 +48,6 @@ def command(argv: list[str]) -> None:
         if arguments.partition:
             console.print(owners_table(_label_counts(folder), result["class_names"]))
     console.print(results_table(results))
-
-
-def _read_results(folder: RunFolder) -> dict[str, Any]:
-    results: dict[str, Any] = folder.read_json(folder.results)
-    wanted = {"accuracy", "per_class_recall", "client_accuracy", "deployed", "class_names"}
-    if not isinstance(results, dict) or not wanted <= results.keys():
-        raise RunError(f"{folder.results} is damaged. Delete it and make it again with `ccvr resume {folder.path}`.")
-    return results
 
 
 def _label_counts(folder: RunFolder) -> list[list[int]]:

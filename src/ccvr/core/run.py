@@ -50,6 +50,14 @@ OWN = {
 """Everything that a run folder holds."""
 
 
+RESULTS: dict[str, type] = {
+    **dict.fromkeys(("accuracy", "per_class_recall", "client_accuracy", "calibrations"), dict),
+    "deployed": str,
+    "class_names": list,
+}
+"""What results.json holds at least."""
+
+
 def _looks_empty(path: Path) -> bool:
     """Hidden files do not count: a start that was killed at once leaves one."""
     return all(entry.name.startswith(".") for entry in path.iterdir())
@@ -163,6 +171,18 @@ class RunFolder:
             raise RunError(f"{path} is missing. Finish the run with `ccvr resume {self.path}`.") from error
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error}).") from error
+
+    def read_results(self) -> dict[str, Any]:
+        """What results.json says, if it says all that a finished run says."""
+        results = self.read_json(self.results)
+        if not isinstance(results, dict) or any(
+            not isinstance(results.get(key), kind) for key, kind in RESULTS.items()
+        ):
+            raise RunError(
+                f"{self.results} is damaged. Delete it and make it again with `ccvr resume {self.path}`; "
+                "calibrations that were added with `ccvr calibrate` must be added again."
+            )
+        return results
 
     def append_round(self, record: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl."""

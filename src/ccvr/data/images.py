@@ -1,5 +1,6 @@
 """Labelled images in memory: uint8 pixels, one label each."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,6 +65,15 @@ class Dataset:
                     f"the {part} labels run from {low} to {high}, but there are {self.num_classes} classes "
                     f"(0 to {self.num_classes - 1}). The file is not this data set, or its labels are damaged."
                 )
+
+    def digest(self) -> str:
+        """SHA-256 of all images, labels and class names."""
+        whole = hashlib.sha256("\n".join(self.class_names).encode())
+        for part in (self.train, self.test):
+            for tensor in (part.images, part.labels):
+                whole.update(f"{list(tensor.shape)}".encode())
+                whole.update(tensor.contiguous().numpy().data)
+        return whole.hexdigest()
 
     @property
     def num_classes(self) -> int:

@@ -110,7 +110,8 @@ def _select(results: Results, engine: Engine, model: SplitModel, folder: RunFold
     rows = results["calibrations"]
     labels = [UNCALIBRATED, *(label for label in rows if not find_calibrator(rows[label]["method"]).raw)]
     heads = {label: read_head(folder.head(label)) for label in labels}
-    by_head = [engine.score(model.with_head(head)) for head in heads.values()]
+    device = model.head.weight.device
+    by_head = [engine.score(model.with_head(head.to(device))) for head in heads.values()]
     found = select(heads, (dict(zip(labels, counts, strict=True)) for counts in zip(*by_head, strict=True)))
     results["selection"] = {"recall": found.recall, "standard_error": found.error}
     return found.name

@@ -17,7 +17,10 @@ from ccvr.models.transform import FeatureTransform
 
 MODEL_FORMAT = "ccvr-model/2"
 HEAD_FORMAT = "ccvr-head/2"
-REMEDY = "Delete the run's results.json and make it again with `ccvr resume`."
+REMEDY = (
+    "Delete the run's results.json and make it again with `ccvr resume`; calibrations that were added with "
+    "`ccvr calibrate` must be added again."
+)
 
 
 def head_bytes(head: Head) -> bytes:

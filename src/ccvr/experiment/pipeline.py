@@ -44,7 +44,7 @@ def resume(folder: RunFolder) -> Iterator[Event]:
     """Bring a run to its end, from wherever it is."""
     with folder.locked():
         if folder.results.is_file() and folder.model.is_file():
-            yield Finished(folder.read_json(folder.results))
+            yield Finished(folder.read_results())
             return
         spec = read_spec(folder.spec)
         torch.set_num_threads(spec.threads)
@@ -77,7 +77,7 @@ def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
     """Who owns what must not change between a run's start and its end."""
     if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
         raise RunError(
-            f"{folder.partition} says that others own the images than spec and data say now. "
+            f"{folder.partition} says that others own the images, or that they are others, than spec and data say now. "
             "Undo what was changed in spec.toml or in the data, or start a new run."
         )
     write_atomically(folder.partition, drawn)
@@ -90,6 +90,8 @@ def _note(folder: RunFolder, seed: int, what: str) -> None:
         folder.write_json(folder.provenance, {**now, "resumed": [], "calibrated": []})
         return
     first = folder.read_json(folder.provenance)
+    if not isinstance(first, dict) or not isinstance(first.get(what, []), list):
+        raise RunError(f"{folder.provenance} is damaged. Delete it to go on without a record of the start.")
     folder.write_json(folder.provenance, {**first, what: [*first.get(what, []), now]})
 
 
@@ -98,7 +100,7 @@ def calibrate_again(
 ) -> Iterator[Event]:
     """Add calibrations to a finished run; ``chosen`` is deployed instead of what was."""
     with folder.locked():
-        spec, results = read_spec(folder.spec), folder.read_json(folder.results)
+        spec, results = read_spec(folder.spec), folder.read_results()
         taken = [calibration.label for calibration in calibrations if calibration.label in results["accuracy"]]
         if taken and not overwrite:
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
@@ -106,6 +108,7 @@ def calibrate_again(
         _require_held_out(chosen or "", spec)
         torch.set_num_threads(spec.threads)
         setup = prepare(spec)
+        _keep_partition(folder, setup.partition_bytes())
         state = newest_state(folder, spec)
         if state is None or state.round != spec.training.rounds:
             raise RunError(

@@ -56,13 +56,14 @@ class Setup:
         )
 
     def partition_bytes(self) -> bytes:
-        """Owner [N]: the client of each training image (−1 for none); held_out [N]; label_counts [K, C]."""
+        """Owner [N]: the client of each training image (−1 for none); held_out [N]; label_counts [K, C]; a SHA-256."""
         owner = np.full(len(self.dataset.train), -1, dtype=np.int32)
         held_out = np.zeros(len(self.dataset.train), dtype=np.bool_)
         for client, (kept, held) in enumerate(zip(self.kept.shards, self.held_out.shards, strict=True)):
             owner[kept] = owner[held] = client
             held_out[held] = True
-        return save({"owner": owner, "held_out": held_out, "label_counts": self.label_counts})
+        tensors = {"owner": owner, "held_out": held_out, "label_counts": self.label_counts}
+        return save(tensors, {"data": self.dataset.digest()})
 
 
 def prepare(spec: Spec) -> Setup:

@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,10 +68,14 @@ class Spec:
         return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
 
 
+LATER = ("calibration.", "checkpoint.")
+FREE = ("data.root", "workers")
+
+
 def training_settings(spec: Spec) -> dict[str, Any]:
     """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
-    fields = flat(plain(replace(spec, workers=None, data=replace(spec.data, root=None))))
-    return {name: value for name, value in fields.items() if not name.startswith(("calibration.", "checkpoint."))}
+    fields = flat(asdict(spec))  # with what is None, which plain() leaves out
+    return {name: value for name, value in fields.items() if not name.startswith(LATER) and name not in FREE}
 
 
 def to_toml(spec: Spec) -> str:

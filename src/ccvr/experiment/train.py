@@ -59,7 +59,7 @@ def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, spec: 
     """Write a checkpoint, drop those beyond ``keep``, then the memories that none names."""
     write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state, training_settings(spec)))
     checkpoints, keep = folder.checkpoints(), spec.checkpoint.keep
-    for path in checkpoints[: len(checkpoints) - keep] if keep else []:
+    for path in checkpoints[: max(0, len(checkpoints) - keep)] if keep else []:
         path.unlink()
     if state.memories:
         named = [pair for path in folder.checkpoints() for pair in read_checkpoint(path).memories.items()]

@@ -27,6 +27,15 @@ class Projection:
                 f"random features: number {self.num_features}, bandwidth {self.bandwidth}; give at least 1, above 0."
             )
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Projection):
+            return NotImplemented
+        numbers = [(each.num_features, each.bandwidth, each.seed) for each in (self, other)]
+        same = torch.equal(self.mean, other.mean) and torch.equal(self.std, other.std)
+        return same and numbers[0] == numbers[1]
+
+    __hash__ = None  # type: ignore[assignment]
+
     @cached_property
     def weights(self) -> tuple[Tensor, Tensor]:
         """Ω / std [p, D] and b − (mean / std) Ω [D], float32: cos(u @ first + second)."""

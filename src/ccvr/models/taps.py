@@ -20,14 +20,16 @@ MOST_NUMBERS = 400
 Features = Callable[[Tensor], Tensor]
 
 
-def flatten(t: Tensor) -> Tensor:
+def flatten(t: Tensor, *, channels_first: bool = False) -> Tensor:
     """One layer's output as a vector per sample, [B, n].
 
-    Maps [B, C, H, W] are averaged to p × p places with C p² of at most 400, by a p that divides where one does; outputs
-    of other shapes, such as tokens [B, T, d], over all axes between the first and the last.
+    Maps [B, C, H, W] are averaged to p × p places with C p² of at most 400, by a p that divides where one does; volumes
+    [B, C, D, H, W], and series [B, C, L] where ``channels_first``, over all their places; tokens [B, T, d] over T.
     """
     if t.dim() == 2:
         return t
+    if t.dim() == 5 or (t.dim() == 3 and channels_first):
+        return t.flatten(2).mean(2)
     if t.dim() == 4:
         height, width = (_places(side, t.shape[1]) for side in t.shape[2:])
         return functional.adaptive_avg_pool2d(t, (height, width)).flatten(1)
@@ -70,7 +72,10 @@ class _Keep:
     def __call__(self, module: nn.Module, inputs: tuple[Any, ...], *output: object) -> None:
         value = output[0] if output else inputs[0]
         if output and isinstance(value, Tensor) and value.dim() > 1:
-            value = flatten(value.clone())  # now: what follows may work in place
+            along_series = any(isinstance(part, nn.Conv1d) for part in module.modules())
+            value = flatten(value.clone(), channels_first=along_series)  # now: what follows may work in place
+        elif isinstance(value, Tensor):
+            value = value.clone()  # so may what follows the head
         self.kept.keep(self.name, value)
 
 
@@ -182,7 +187,7 @@ def _stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Ten
             continue
         if any(True for _ in module.parameters()):
             stages.append((path, output))
-        elif stages:
+        elif stages and stages[-1][1].dim() != 3:  # what follows a series or tokens does not say which it is
             stages[-1] = (path, output)
     return stages[:-1]
 

@@ -42,7 +42,7 @@ class Accumulator:
         counts = torch.bincount(y, minlength=self.num_classes)
         for label, rows in enumerate(z.index_select(0, order).split(counts.tolist())):
             if len(rows):
-                self._waiting[label].append(rows)
+                self._waiting[label].append(rows.clone())  # a view would keep the whole batch
         sums.count.add_(counts)
         for label in (counts > 0).nonzero().flatten().tolist():
             if sum(map(len, self._waiting[label])) >= max(BLOCK, self.min_count):
@@ -57,8 +57,6 @@ class Accumulator:
         sums.withheld.add_(sums.count[small].sum())
         sums.count[small] = 0
         sums.clients.copy_(sums.count > 0)
-        if self.kind == "means":
-            sums.second.copy_(KINDS["means"].of_means(sums.count, sums.total))
         return sums
 
     def _of_width(self, num_features: int) -> ClassStatistics:

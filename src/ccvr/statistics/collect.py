@@ -4,6 +4,7 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -59,24 +60,26 @@ def collect(
         raise StatisticsError(f'kind "kernel" takes no transform, but "{transform}" was given. Leave it out.')
     samples = _peeked(batches)
     first = next(samples)
-    with evaluating(model):
-        example = first[0][:2].to(_device(model))
+    with evaluating(model), _buffers_kept(model):
+        example = first[0][:1].repeat(2, *[1] * (first[0].dim() - 1)).to(_device(model))  # [1, …] is no batch
         path = find_head(model, example, head or "")
-        source = Source(
-            backbone_digest(model, path),
-            path,
-            find_taps(model, path, example, taps),
-            str(FeatureTransform.parse(transform)),
-            "" if projection is None else projection.digest,
-        )
+        paths = find_taps(model, path, example, taps)
+    source = Source(
+        backbone_digest(model, path),
+        path,
+        paths,
+        str(FeatureTransform.parse(transform)),
+        "" if projection is None else projection.digest,
+    )
     statistics = Accumulator(num_classes, kind=kind, source=source, projection=projection, min_count=min_count)
     apply = FeatureTransform.parse(transform) if projection is None else RandomFeatures.of(projection)
-    for z, y in read_features(model, samples, path, source.taps):
-        if projection is not None and z.shape[1:] != projection.mean.shape:
-            raise StatisticsError(
-                f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
-            )
-        statistics.update(apply(z), y)
+    with _buffers_kept(model):
+        for z, y in read_features(model, samples, path, source.taps):
+            if projection is not None and z.shape[1:] != projection.mean.shape:
+                raise StatisticsError(
+                    f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
+                )
+            statistics.update(apply(z), y)
     return statistics.finish()
 
 
@@ -89,6 +92,19 @@ def read_features(
         with evaluating(model), reading(model, head, taps) as features:
             z = features(inputs.to(device)).cpu()
         yield z, labels.cpu()
+
+
+@contextmanager
+def _buffers_kept(model: nn.Module) -> Iterator[None]:
+    """The buffers as they were, also of a model that changes them in eval mode."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in before and not torch.equal(buffer, before[name]):
+                    buffer.copy_(before[name])
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -115,11 +131,18 @@ def statistics_of(
     num_classes: int | None = None,
     *,
     kind: str = "full",
+    model: nn.Module | None = None,
+    head: str = "",
     source: Source | None = None,
     projection: Projection | None = None,
     min_count: int = 0,
 ) -> ClassStatistics:
-    """The statistics of features z [N, d], transformed already, with labels y [N]."""
+    """The statistics of features z [N, d], transformed already, with labels y [N].
+
+    To calibrate with them, say whose they are: ``model``, and the path of its ``head``.
+    """
+    if model is not None:
+        source = Source(backbone_digest(model, head), head)
     classes = num_classes if num_classes is not None else int(y.max()) + 1 if len(y) else 1
     statistics = Accumulator(classes, kind=kind, source=source, projection=projection, min_count=min_count)
     statistics.update(z, y)

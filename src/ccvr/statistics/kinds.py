@@ -58,7 +58,7 @@ def _add_nothing(second: Tensor, label: int, z: Tensor) -> None:
 FULL = Kind(lambda c, d: (c, d, d), _add_outer, _outer_of_means)
 POOLED = Kind(lambda c, d: (d, d), _add_pooled, _pooled_of_means, by_class=False)
 DIAGONAL = Kind(lambda c, d: (c, d), _add_squares, lambda n, s: s.square() / n.clamp(min=1).unsqueeze(1), square=False)
-MEANS = Kind(lambda c, d: (c, d, d), _add_nothing, _outer_of_means)
+MEANS = Kind(lambda c, d: (0,), _add_nothing, _outer_of_means)
 
 KINDS: Table[Kind] = Table(
     "kind of statistics",
@@ -66,7 +66,7 @@ KINDS: Table[Kind] = Table(
     closed=True,
 )
 """full: Σ z zᵀ per class · pooled: over all classes · diagonal: Σ z² per class · means: Σ_k n_kc mu_kc mu_kcᵀ, which a
-server makes of each client's means · kernel: pooled, of random features."""
+server makes of each client's means, so a client has none · kernel: pooled, of random features."""
 
 
 def reduce(second: Tensor, kind: str, to: str) -> Tensor | None:

@@ -87,8 +87,17 @@ class ClassStatistics:
     def add_(self, other: "ClassStatistics") -> None:
         """``self + other``, in place: the server folds one client after the other in constant memory."""
         self.require_alike(other)
+        if self.kind == "means" and not self.second.numel():
+            own = self._second()
+            self.second.resize_(own.shape).copy_(own)
+        self.second.add_(other._second())
         for mine, theirs in zip(self._sums(), other._sums(), strict=True):
-            mine.add_(theirs)
+            if mine is not self.second:
+                mine.add_(theirs)
+
+    def _second(self) -> Tensor:
+        """``second``; one client's means leave it empty, because it is made of them."""
+        return self.second if self.second.numel() else self._kind.of_means(self.count, self.total)
 
     def copy(self) -> "ClassStatistics":
         count, total, second, clients, withheld = (part.clone() for part in self._sums())
@@ -99,17 +108,14 @@ class ClassStatistics:
 
     def require_alike(self, other: "ClassStatistics") -> None:
         """Refuse statistics that do not add up with these, by the name of what differs."""
-        mine, theirs = self._identity(), other._identity()
-        for name, value in mine.items():
-            if value != theirs[name]:
-                raise StatisticsError(
-                    f"statistics with {name} {value!r} and {theirs[name]!r} do not add up. "
-                    "Collect both in the same way from the same model."
-                )
+        require_same(self._identity(), other._identity())
+        if self.projection is not None and other.projection is not None and self.projection != other.projection:
+            raise StatisticsError(
+                "statistics with different projections of the same name do not add up. One of them is forged."
+            )
 
     def _identity(self) -> dict[str, object]:
-        source = {field.name: getattr(self.source, field.name) for field in fields(self.source)}
-        return {"kind": self.kind, **source, "num_classes": self.num_classes, "num_features": self.num_features}
+        return identity(self.kind, self.source, self.num_classes, self.num_features)
 
     def as_kind(self, kind: str) -> "ClassStatistics":
         """The same as a smaller kind: full statistics hold pooled and diagonal ones."""
@@ -146,6 +152,8 @@ class ClassStatistics:
 
     def _scatter(self, block: slice) -> Tensor:
         """What is left of ``second`` when the means are taken out, [d, d] or [d]."""
+        if self.kind == "means" and not self.second.numel():
+            return torch.zeros(self.num_features, self.num_features, dtype=torch.float64)
         second = self.second[block]
         scatter = second - self._kind.of_means(self.count[block], self.total[block])
         axes = 2 if self._kind.square else 1
@@ -197,9 +205,22 @@ class ClassStatistics:
         )
 
     @classmethod
-    def from_bytes(cls, blob: bytes) -> "ClassStatistics":
-        """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are refused."""
+    def from_bytes(cls, blob: bytes, *, like: "ClassStatistics | None" = None) -> "ClassStatistics":
+        """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are refused.
+
+        With ``like``, so are statistics that do not add up with those, before memory for them is asked for.
+        """
         found = wire.decode(blob)
+        if like is not None:
+            require_same(like._identity(), identity(found.kind, found.source, found.num_classes, found.num_features))
+        try:
+            return cls._of(found)
+        except (RuntimeError, MemoryError) as error:
+            reason = str(error).partition("\n")[0]
+            raise StatisticsError(f"these statistics do not fit into memory ({reason}).") from error
+
+    @classmethod
+    def _of(cls, found: wire.Decoded) -> "ClassStatistics":
         parts, classes = found.parts, found.parts.classes
         whole = cls.zeros(
             found.num_classes, found.num_features, kind=found.kind, source=found.source, projection=found.projection
@@ -208,6 +229,10 @@ class ClassStatistics:
         whole.total[classes] = parts.mean * parts.count.unsqueeze(1)
         whole.clients[classes] = parts.clients
         whole.withheld.fill_(parts.withheld)
+        if found.kind == "means" and found.packed is None:
+            return whole
+        if found.kind == "means":
+            whole.second.resize_(found.num_classes, *[found.num_features] * 2).zero_()
         blocks = whole._blocks()
         for block, scatter in zip(blocks if found.packed is not None else [], found.scatters(), strict=True):
             whole.second[block] = scatter
@@ -216,21 +241,52 @@ class ClassStatistics:
         return whole
 
 
+def identity(kind: str, source: Source, num_classes: int, num_features: int) -> dict[str, object]:
+    """What must be the same in statistics that add up."""
+    of_source = {field.name: getattr(source, field.name) for field in fields(source)}
+    return {"kind": kind, **of_source, "num_classes": num_classes, "num_features": num_features}
+
+
+def require_same(mine: dict[str, object], theirs: dict[str, object]) -> None:
+    for name, value in mine.items():
+        if value != theirs[name]:
+            raise StatisticsError(
+                f"statistics with {name} {value!r} and {theirs[name]!r} do not add up. "
+                "Collect both in the same way from the same model."
+            )
+
+
+def _read(part: object, like: ClassStatistics | None) -> ClassStatistics:
+    """Statistics, or those in bytes, that are ``like`` others."""
+    if isinstance(part, ClassStatistics):
+        statistics = part
+    elif isinstance(part, bytes | bytearray | memoryview):
+        statistics = ClassStatistics.from_bytes(bytes(part), like=like)
+    else:
+        raise StatisticsError(f"a part is a {type(part).__name__}. Give statistics, or their bytes.")
+    if like is not None:
+        like.require_alike(statistics)
+    return statistics
+
+
 Refusal = Callable[[StatisticsError], None]
 
 
-def merge(parts: Iterable[ClassStatistics | bytes], *, refused: Refusal | None = None) -> ClassStatistics:
+def merge(
+    parts: Iterable[ClassStatistics | bytes], *, like: ClassStatistics | None = None, refused: Refusal | None = None
+) -> ClassStatistics:
     """All clients' statistics, folded one at a time; bytes are read as ``from_bytes`` reads them.
 
     Without ``refused`` the first part that does not fit is an error. With it, it is called with the error, the part is
-    left out, and what was merged stays as it was.
+    left out, and what was merged stays as it was. ``like``: the server's own statistics, say of one random batch;
+    without them the first part says what the others must be, and a hostile first client shuts out everybody.
     """
     total: ClassStatistics | None = None
     for part in parts:
         try:
-            statistics = ClassStatistics.from_bytes(part) if isinstance(part, bytes) else part
+            statistics = _read(part, like if total is None else total)
             if total is None:
-                total = statistics if isinstance(part, bytes) else statistics.copy()
+                total = statistics.copy() if statistics is part else statistics
             else:
                 total.add_(statistics)
         except StatisticsError as error:

@@ -1,0 +1,47 @@
+"""What a run would cost, counted by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from ccvr.data.catalogue import extent
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.cost import estimate
+from ccvr.experiment.spec import Spec
+from ccvr.training.spec import TrainingSpec
+
+DIGITS = extent("digits").train
+PARAMETERS, NORMALISATION = 16 * 9 + 16 + 32 * 16 * 9 + 32 + 512 * 64 + 64 + 64 * 10 + 10, 2
+SPEC = Spec(
+    partition=PartitionSpec(num_clients=10), training=TrainingSpec(rounds=3, local_epochs=2, client_fraction=0.4)
+)
+
+
+def test_samples_and_traffic():
+    cost = estimate(SPEC)
+    assert cost.samples == pytest.approx(DIGITS * 0.4 * 2 * 3, abs=6)
+    assert cost.model_bytes == 4 * (PARAMETERS + NORMALISATION)
+    assert cost.traffic_bytes == 2 * cost.model_bytes * 4 * 3, "down and up, four clients, three rounds"
+    assert cost.seconds > 0
+
+
+def test_what_is_held_out_is_not_trained_on():
+    whole, part = (estimate(replace(SPEC, data=DataSpec(validation=v))).samples for v in (0.0, 0.25))
+    assert part == pytest.approx(0.75 * whole, abs=6)
+
+
+@pytest.mark.parametrize(
+    ("methods", "a_client"),
+    [
+        (("ccvr",), 10 * (16 + 8 * 64 + 4 * 64 * 65 // 2)),
+        (("ccvr", "ccvr-converged"), 10 * (16 + 8 * 64 + 4 * 64 * 65 // 2)),
+        (("lda",), 10 * (16 + 8 * 64) + 4 * 64 * 65 // 2),
+        (("oracle",), 0),
+        (("ncm",), 10 * (16 + 8 * 64)),
+    ],
+)
+def test_statistics_that_two_methods_share_are_sent_once(methods, a_client):
+    spec = replace(SPEC, calibration=replace(SPEC.calibration, methods=methods))
+    if methods == ("oracle",):
+        spec = replace(spec, calibration=replace(spec.calibration, deploy="uncalibrated"))
+    assert estimate(spec).statistics_bytes == 10 * a_client
