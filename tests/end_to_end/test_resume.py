@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.end_to_end.tiny import TINY
 
 from ccvr.core.run import RunFolder
-from ccvr.experiment.pipeline import run
+from ccvr.experiment.pipeline import resume, run
 from ccvr.experiment.spec import to_toml
 
 KILLER = Path(__file__).with_name("killer.py")
@@ -58,3 +59,21 @@ def test_sigkill_at_random_moments(seed, left_alone, tmp_path):
     assert found.keys() == left_alone.keys()
     for name, content in left_alone.items():
         assert found[name] == content, name
+
+
+def test_another_number_of_workers_ends_in_the_same_bits(left_alone, tmp_path):
+    run(replace(TINY, workers=3), tmp_path / "run")
+    found = contents(tmp_path / "run")
+    assert found.keys() == left_alone.keys()
+    for name in found.keys() - {"spec.toml"}:
+        assert found[name] == left_alone[name], name
+
+
+def test_workers_may_change_before_a_resume(left_alone, tmp_path):
+    folder = tmp_path / "run"
+    run(TINY, folder)
+    for lost in (folder / "results.json", RunFolder(folder).checkpoint(4)):
+        lost.unlink()
+    (folder / "spec.toml").write_text(to_toml(replace(TINY, workers=2)))
+    list(resume(RunFolder(folder)))
+    assert contents(folder)["model.safetensors"] == left_alone["model.safetensors"]
