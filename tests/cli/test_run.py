@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,19 @@ LONG = dataclasses.replace(
 )
 
 
+def children_of(parent: int) -> list[int]:
+    """Processes that ``parent`` started and that run."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue  # it ended in the meantime
+        if int(rest.split()[1]) == parent:
+            found.append(int(path.parent.name))
+    return found
+
+
 class TestStopped:
     def test_ctrl_c_says_how_to_go_on_and_resume_does(self, ccvr: Command, launch: Launch, tmp_path: Path) -> None:
         (tmp_path / "long.toml").write_text(to_toml(LONG))
@@ -129,6 +143,22 @@ class TestStopped:
         assert "round 1/40" not in out
         assert len((tmp_path / "mine" / "rounds.jsonl").read_text().splitlines()) == 40
         assert ccvr("show", "mine").code == 0
+
+    @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="children are read from /proc")
+    def test_ctrl_c_ends_the_workers_too(self, launch: Launch, tmp_path: Path) -> None:
+        (tmp_path / "long.toml").write_text(to_toml(LONG))
+        process = launch("run", "long.toml", "--workers", "2", "--out", "mine")
+        assert process.stdout is not None
+        next(line for line in process.stdout if line.startswith("round 1/40"))
+        workers = children_of(process.pid)
+        assert len(workers) >= 2
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (130, "\nstopped. Go on with: ccvr resume mine\n")
+        ends = time.monotonic() + 20  # Python's own resource tracker ends a moment after its parent
+        while [pid for pid in workers if Path(f"/proc/{pid}").exists()] and time.monotonic() < ends:
+            time.sleep(0.1)
+        assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
 
     def test_a_finished_run_is_resumed_by_showing_it(self, finished: Path, ccvr: Command) -> None:
         files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
