@@ -30,7 +30,8 @@ from ccvr.calibration.spec import CalibrationOptions
 from ccvr.models.heads import LinearHead
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.collect import statistics_of
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 
 D, CLASSES, FEATURES, BATCH, DRAWS = 1280, 100, 50_000, 1000, 500
 LEAST = {"collect_of_gemm": 0.5, "draw_over_numpy": 2.5}

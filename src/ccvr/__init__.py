@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from ccvr.experiment.spec import Spec
     from ccvr.models.scoring import ClassCounts, score
     from ccvr.statistics.collect import collect, random_features, statistics_of
-    from ccvr.statistics.moments import ClassStatistics, merge
+    from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 
 __version__ = "0.1.0"
 
@@ -24,7 +25,7 @@ _HOMES = {
     "collect": "ccvr.statistics.collect",
     "forecast": "ccvr.calibration.forecast",
     "load": "ccvr.experiment.load",
-    "merge": "ccvr.statistics.moments",
+    "merge": "ccvr.statistics.merge",
     "random_features": "ccvr.statistics.collect",
     "run": "ccvr.experiment.pipeline",
     "score": "ccvr.models.scoring",

@@ -17,7 +17,8 @@ from ccvr.models.heads import LinearHead
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.collect import random_features, statistics_of
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 C, D = 4, 6

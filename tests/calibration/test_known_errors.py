@@ -17,7 +17,8 @@ from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import Normalize, SplitModel, split_model
 from ccvr.statistics.collect import collect, random_features, statistics_of
 from ccvr.statistics.gaussians import ClassGaussians
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 D = 4

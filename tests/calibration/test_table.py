@@ -20,7 +20,8 @@ from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.collect import random_features, statistics_of
 from ccvr.statistics.kinds import KINDS
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 C = 4

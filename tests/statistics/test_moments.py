@@ -14,7 +14,8 @@ from ccvr.models.random_features import Projection
 from ccvr.statistics.accumulate import BLOCK, Accumulator
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 laws = settings(deadline=None)

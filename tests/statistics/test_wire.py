@@ -17,7 +17,8 @@ from ccvr.core.errors import StatisticsError
 from ccvr.models.random_features import Projection
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 from ccvr.statistics.wire import FORMAT, payload_bytes
 

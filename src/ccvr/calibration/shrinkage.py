@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ccvr.core.errors import SpecError
+from ccvr.core.fields import name_and_number
 from ccvr.core.tables import suggestion
 
 KINDS = ("none", "fixed", "oas", "pooled")
@@ -26,11 +27,8 @@ class Shrinkage:
 
     @classmethod
     def parse(cls, text: str) -> "Shrinkage":
-        kind, _, amount = text.partition(":")
-        try:
-            return cls(kind, float(amount)) if amount else cls(kind)
-        except ValueError as error:
-            raise SpecError(f'shrinkage "{text}" has the amount "{amount}"; give a number: fixed:0.1.') from error
+        kind, amount = name_and_number(text, "shrinkage", "amount", "fixed:0.1")
+        return cls(kind) if amount is None else cls(kind, amount)
 
     def __call__(self, cov: Tensor, *, freedom: int, pooled: Tensor | None = None) -> Tensor:
         """The shrunk covariance [d, d]; ``freedom`` is the number of samples behind it less the number of means."""

@@ -64,6 +64,15 @@ def parse(hint: Any, text: str, where: str) -> Any:
     return _convert(hint, text, where)
 
 
+def name_and_number(text: str, what: str, number: str, example: str) -> tuple[str, float | None]:
+    """``name:number`` or ``name`` alone, as in tukey:0.5."""
+    name, _, value = text.partition(":")
+    try:
+        return name, float(value) if value else None
+    except ValueError as error:
+        raise SpecError(f'{what} "{text}" has the {number} "{value}"; give a number: {example}.') from error
+
+
 def _convert(hint: Any, value: Any, where: str) -> Any:
     hint = _present(hint)
     origin, options = get_origin(hint), get_args(hint)

@@ -16,7 +16,8 @@ from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
 from ccvr.models.split import SplitModel
 from ccvr.statistics.collect import Request, random_features
-from ccvr.statistics.moments import ClassStatistics, merge
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
 
 
 @dataclass(frozen=True)

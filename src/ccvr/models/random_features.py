@@ -34,8 +34,6 @@ class Projection:
         same = torch.equal(self.mean, other.mean) and torch.equal(self.std, other.std)
         return same and numbers[0] == numbers[1]
 
-    __hash__ = None  # type: ignore[assignment]
-
     @cached_property
     def weights(self) -> tuple[Tensor, Tensor]:
         """Ω / std [p, D] and b − (mean / std) Ω [D], float32: cos(u @ first + second)."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ccvr.core.errors import SpecError
+from ccvr.core.fields import name_and_number
 from ccvr.core.tables import suggestion
 
 KINDS = ("none", "tukey", "signed-tukey")
@@ -38,8 +39,5 @@ class FeatureTransform:
 
     @classmethod
     def parse(cls, text: str) -> "FeatureTransform":
-        kind, _, power = text.partition(":")
-        try:
-            return cls(kind, float(power)) if power else cls(kind)
-        except ValueError as error:
-            raise SpecError(f'feature transform "{text}" has the power "{power}"; give a number: tukey:0.5.') from error
+        kind, power = name_and_number(text, "feature transform", "power", "tukey:0.5")
+        return cls(kind) if power is None else cls(kind, power)

@@ -18,7 +18,8 @@ from ccvr.models.random_features import Projection, RandomFeatures
 from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
-from ccvr.statistics.moments import ClassStatistics, require_kind
+from ccvr.statistics.kinds import require_kind
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 Batches = Iterable[tuple[Tensor, Tensor]]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccvr.core.tables import Table
+from ccvr.core.errors import StatisticsError
+from ccvr.core.tables import Table, suggestion
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,8 @@ def reduce(second: Tensor, kind: str, to: str) -> Tensor | None:
     if kind == "full" and to == "diagonal":
         return torch.diagonal(second, dim1=1, dim2=2).contiguous()
     return None
+
+
+def require_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise StatisticsError(f'no kind of statistics "{kind}".{suggestion(kind, KINDS)}')

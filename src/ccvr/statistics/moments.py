@@ -1,18 +1,16 @@
 """Class statistics: count, Σ z and second moments per class. Merging is addition."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
-from ccvr.core.tables import suggestion
 from ccvr.models.random_features import Projection
 from ccvr.statistics import wire
 from ccvr.statistics.gaussians import ClassGaussians
 from ccvr.statistics.kinds import KINDS, Kind, reduce
-from ccvr.statistics.source import Source
+from ccvr.statistics.source import Source, identity, require_same
 
 
 @dataclass(frozen=True)
@@ -239,65 +237,3 @@ class ClassStatistics:
         for block in blocks:
             whole.second[block] += whole._kind.of_means(whole.count[block], whole.total[block])
         return whole
-
-
-def identity(kind: str, source: Source, num_classes: int, num_features: int) -> dict[str, object]:
-    """What must be the same in statistics that add up."""
-    of_source = {field.name: getattr(source, field.name) for field in fields(source)}
-    return {"kind": kind, **of_source, "num_classes": num_classes, "num_features": num_features}
-
-
-def require_same(mine: dict[str, object], theirs: dict[str, object]) -> None:
-    for name, value in mine.items():
-        if value != theirs[name]:
-            raise StatisticsError(
-                f"statistics with {name} {value!r} and {theirs[name]!r} do not add up. "
-                "Collect both in the same way from the same model."
-            )
-
-
-def _read(part: object, like: ClassStatistics | None) -> ClassStatistics:
-    """Statistics, or those in bytes, that are ``like`` others."""
-    if isinstance(part, ClassStatistics):
-        statistics = part
-    elif isinstance(part, bytes | bytearray | memoryview):
-        statistics = ClassStatistics.from_bytes(bytes(part), like=like)
-    else:
-        raise StatisticsError(f"a part is a {type(part).__name__}. Give statistics, or their bytes.")
-    if like is not None:
-        like.require_alike(statistics)
-    return statistics
-
-
-Refusal = Callable[[StatisticsError], None]
-
-
-def merge(
-    parts: Iterable[ClassStatistics | bytes], *, like: ClassStatistics | None = None, refused: Refusal | None = None
-) -> ClassStatistics:
-    """All clients' statistics, folded one at a time; bytes are read as ``from_bytes`` reads them.
-
-    Without ``refused`` the first part that does not fit is an error. With it, it is called with the error, the part is
-    left out, and what was merged stays as it was. ``like``: the server's own statistics, say of one random batch;
-    without them the first part says what the others must be, and a hostile first client shuts out everybody.
-    """
-    total: ClassStatistics | None = None
-    for part in parts:
-        try:
-            statistics = _read(part, like if total is None else total)
-            if total is None:
-                total = statistics.copy() if statistics is part else statistics
-            else:
-                total.add_(statistics)
-        except StatisticsError as error:
-            if refused is None:
-                raise
-            refused(error)
-    if total is None:
-        raise StatisticsError("there are no statistics to merge. Collect them from at least one client.")
-    return total
-
-
-def require_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise StatisticsError(f'no kind of statistics "{kind}".{suggestion(kind, KINDS)}')
