@@ -486,3 +486,15 @@ def test_a_damaged_provenance_is_one_error(copy):
     (copy / "provenance.json").write_text("[]")
     with pytest.raises(RunError, match=r"provenance\.json is damaged"):
         list(calibrate_again(RunFolder(copy), []))
+
+
+def test_classes_that_no_client_gives_are_named(copy):
+    counts = load_file(copy / "partition.safetensors")["label_counts"]
+    least = int(counts.amax(0).median()) + 1  # about half of the classes are withheld by every client
+    row = Calibration("lda", "some", CalibrationOptions(min_count=least))
+    events = list(calibrate_again(RunFolder(copy), [row]))
+    gone = tuple(str(label) for label in range(10) if counts[:, label].max() < least)
+    assert 0 < len(gone) < 10
+    assert events[0].absent == gone
+    assert events[-1].results["calibrations"]["some"]["absent_classes"] == list(gone)
+    assert all(events[-1].results["per_class_recall"]["some"][int(name)] == 0 for name in gone)

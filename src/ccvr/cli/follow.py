@@ -48,5 +48,7 @@ def show(event: Event, progress: RunProgress) -> None:
             )
         case HeadScored():
             progress.say(f"{event.label}: accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s")
+            if event.absent:
+                progress.say(f"{event.label}: no client has samples of {', '.join(event.absent)}")
         case Finished():
             pass

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ def fit_all(
 ) -> Iterator[HeadScored]:
     """Fit, keep and score one calibration after the other; what they found is entered into ``results``."""
     evidence = RunEvidence(engine, model, folder)
-    trained = copy_head(model.head).cpu()
+    trained, names = copy_head(model.head).cpu(), setup.dataset.class_names
     for calibration in calibrations:
         started = time.perf_counter()
         row, options = find_calibrator(calibration.method), calibration.options
@@ -59,10 +60,20 @@ def fit_all(
         seconds = time.perf_counter() - started
         write_atomically(folder.head(calibration.label), head_bytes(head))
         sent = _num_bytes(setup, given, min_count=options.min_count)
-        kind = given.kind if isinstance(given, ClassStatistics) else "features"
-        add_calibration(results, calibration, statistics=kind, seed=seed, num_bytes=sent, seconds=seconds)
+        count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
+        absent = tuple(name for name, number in zip(names, count.tolist(), strict=True) if not number)
+        add_calibration(
+            results,
+            calibration,
+            statistics=given.kind if isinstance(given, ClassStatistics) else "features",
+            absent=absent,
+            seed=seed,
+            num_bytes=sent,
+            seconds=seconds,
+        )
         fitted = model.with_head(head.to(setup.spec.device))
-        yield _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
+        scored = _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
+        yield replace(scored, absent=absent)
 
 
 def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, min_count: int) -> int:

@@ -34,6 +34,8 @@ class HeadScored:
     label: str
     accuracy: float
     seconds: float
+    absent: tuple[str, ...] = ()
+    """Classes of which no client has samples."""
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,21 @@ def add_score(results: Results, label: str, counts: ClassCounts, label_counts: I
 
 
 def add_calibration(
-    results: Results, calibration: Calibration, *, statistics: str, seed: int, num_bytes: int, seconds: float
+    results: Results,
+    calibration: Calibration,
+    *,
+    statistics: str,
+    absent: tuple[str, ...],
+    seed: int,
+    num_bytes: int,
+    seconds: float,
 ) -> None:
     """Enter how a head was made; ``num_bytes`` is what all clients together would send for it."""
     options = asdict(calibration.options)
     results["calibrations"][calibration.label] = {
         "method": calibration.method,
         "statistics": statistics,
+        "absent_classes": list(absent),
         **options,
         "seed": seed,
         "bytes": num_bytes,
