@@ -59,8 +59,9 @@ class TestShow:
         RunFolder(own).results.write_text(content)
         code, out, err = ccvr("show", own)
         assert (code, out) == (2, "")
-        assert (
-            err == f"RunError: {own}/results.json is damaged. Delete it and make it again with `ccvr resume {own}`.\n"
+        assert err == (
+            f"RunError: {own}/results.json is damaged. Delete it and make it again with `ccvr resume {own}`; "
+            "calibrations that were added with `ccvr calibrate` must be added again.\n"
         )
 
     def test_a_damaged_partition(self, own: Path, ccvr: Command) -> None:
