@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ccvr.models.scoring import ClassCounts, score
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.merge import merge
-from ccvr.statistics.moments import ClassStatistics
+    from ccvr.statistics.moments import ClassStatistics
 
 __version__ = "0.1.0"
 
