@@ -7,14 +7,15 @@ from safetensors.numpy import load
 
 from ccvr.core.errors import SpecError
 from ccvr.data.spec import DataSpec, PartitionSpec
-from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
 from ccvr.statistics.collect import Request
 from ccvr.training.memories import Memories
 from ccvr.training.spec import TrainingSpec
 
-TINY = Spec(training=TrainingSpec(rounds=1, local_epochs=1), partition=PartitionSpec(num_clients=4, alpha=0.5))
+TINY = Spec(
+    workers=1, training=TrainingSpec(rounds=1, local_epochs=1), partition=PartitionSpec(num_clients=4, alpha=0.5)
+)
 
 
 def test_the_seed_changes_weights_but_not_owners():
@@ -43,7 +44,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     model = setup.fresh_model()
     outcomes = []
     for dataset in (setup.dataset, poisoned):
-        engine = LocalEngine(setup.spec, dataset, setup.kept, setup.held_out)
+        engine = replace(setup, dataset=dataset).engine()
         (state,) = engine.rounds(
             replace(setup, dataset=dataset).fresh_model(), memories=Memories(tmp_path), resume=None
         )
