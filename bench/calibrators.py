@@ -44,6 +44,7 @@ OTHERS = {
     "lda, OAS": "lda,shrinkage=oas,label=lda-oas",
     "ridge": "ridge,label=ridge",
     "ridge, T1": "ridge,transform=tukey:0.5,label=ridge-t1",
+    "ccvr, diagonal": "ccvr,kind=diagonal,label=ccvr-diagonal",
     "ccvr-converged, diagonal": "ccvr-converged,kind=diagonal,label=converged-diagonal",
     "ccvr-converged, pooled": "ccvr-converged,kind=pooled,label=converged-pooled",
     "ccvr-converged, class covariances half pooled": "ccvr-converged,shrinkage=pooled:0.5,label=converged-rda",
