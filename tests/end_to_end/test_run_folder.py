@@ -15,7 +15,7 @@ from tests.end_to_end.tiny import TINY
 import ccvr
 from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import Calibration, CalibrationOptions
-from ccvr.core.errors import RunError, SpecError, TrainingError
+from ccvr.core.errors import ModelError, RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
@@ -498,3 +498,10 @@ def test_classes_that_no_client_gives_are_named(copy):
     assert events[0].absent == gone
     assert events[-1].results["calibrations"]["some"]["absent_classes"] == list(gone)
     assert all(events[-1].results["per_class_recall"]["some"][int(name)] == 0 for name in gone)
+
+
+def test_a_head_that_does_not_fit_is_not_kept(copy):
+    row = Calibration("lda", "outside", CalibrationOptions(taps="normalize"))
+    with pytest.raises(ModelError, match='the tap "normalize" is no layer of the backbone'):
+        list(calibrate_again(RunFolder(copy), [row]))
+    assert not (copy / "heads" / "outside.safetensors").exists()

@@ -58,6 +58,7 @@ def fit_all(
                 f'calibrator "{calibration.method}" gave a {type(head).__name__}; it must be a Head.'
             )
         seconds = time.perf_counter() - started
+        fitted = model.with_head(copy_head(head).to(setup.spec.device))  # first: a head that does not fit is not kept
         write_atomically(folder.head(calibration.label), head_bytes(head))
         sent = _num_bytes(setup, given, min_count=options.min_count)
         count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
@@ -71,7 +72,6 @@ def fit_all(
             num_bytes=sent,
             seconds=seconds,
         )
-        fitted = model.with_head(head.to(setup.spec.device))
         scored = _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
         yield replace(scored, absent=absent)
 
