@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ccvr.experiment.load import load
     from ccvr.experiment.pipeline import run
     from ccvr.experiment.spec import Spec
+    from ccvr.models.random_features import Projection
     from ccvr.models.scoring import ClassCounts, score
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.merge import merge
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "ClassCounts": "ccvr.models.scoring",
     "ClassStatistics": "ccvr.statistics.moments",
+    "Projection": "ccvr.models.random_features",
     "Spec": "ccvr.experiment.spec",
     "calibrate": "ccvr.calibration.calibrate",
     "collect": "ccvr.statistics.collect",
@@ -36,6 +38,7 @@ _HOMES = {
 __all__ = [
     "ClassCounts",
     "ClassStatistics",
+    "Projection",
     "Spec",
     "calibrate",
     "collect",

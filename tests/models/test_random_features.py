@@ -153,3 +153,21 @@ class TestInAHead:
         other.omega.zero_()
         assert phi.omega.abs().sum() > 0
         assert str(phi) == "random-features"
+
+
+def test_a_projection_travels_as_bytes():
+    sent = Projection(torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 0.5, 7)
+    received = Projection.from_bytes(sent.to_bytes())
+    assert received == sent
+    assert received.digest == sent.digest
+
+
+def test_a_projection_that_was_damaged_or_comes_out_otherwise_is_refused():
+    sent = Projection(torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 0.5, 7)
+    blob = sent.to_bytes()
+    with pytest.raises(StatisticsError, match="not a projection"):
+        Projection.from_bytes(blob[:-3])
+    with pytest.raises(StatisticsError, match="not a projection"):
+        Projection.from_bytes(b"nonsense")
+    with pytest.raises(StatisticsError, match="other random features here"):
+        Projection.from_bytes(blob.replace(b'seed\\": 7', b'seed\\": 8'))

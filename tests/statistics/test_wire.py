@@ -280,6 +280,11 @@ REFUSED = {
     "no classes": ({}, {"num_classes": 0}, "0 classes of 3 features"),
     "another width": ({}, {"num_features": 2}, "3 of 5 classes with mean of shape [3, 3]"),
     "too large": ({}, {"num_features": 40_000, "num_classes": 10}, "full statistics of 10 classes and 40000 features"),
+    "merged means too large": (
+        {"clients": torch.tensor([2, 2, 2])},
+        {"kind": "means", "num_classes": 10**6, "num_features": 60},
+        "means statistics of 1000000 classes and 60 features are too large",
+    ),
     "unknown kind": ({}, {"kind": "fuller"}, "unknown kind 'fuller'"),
     "another kind": ({}, {"kind": "pooled"}, "3 of 5 classes with scatter of shape [3, 6]"),
     "unknown version": ({}, {"format": "ccvr-statistics/9"}, "the format is 'ccvr-statistics/9', this version reads"),

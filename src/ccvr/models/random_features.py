@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import StatisticsError
+from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
+
+FORMAT = "ccvr-projection/1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,25 @@ class Projection:
         numbers = [(each.num_features, each.bandwidth, each.seed) for each in (self, other)]
         same = torch.equal(self.mean, other.mean) and torch.equal(self.std, other.std)
         return same and numbers[0] == numbers[1]
+
+    def to_bytes(self) -> bytes:
+        """What the server sends to its clients: means and deviations; the weights come from the seed."""
+        numbers = {"num_features": self.num_features, "bandwidth": self.bandwidth, "seed": self.seed}
+        return tensors_to_bytes({"mean": self.mean, "std": self.std}, format=FORMAT, digest=self.digest, **numbers)
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> "Projection":
+        """The projection in a blob; one whose weights come out otherwise here than at the server is refused."""
+        try:
+            header, tensors = tensors_from_bytes(blob, format=FORMAT)
+            numbers = (int(header["num_features"]), float(header["bandwidth"]), int(header["seed"]))
+            found = cls(tensors["mean"], tensors["std"], *numbers)
+            agrees = found.digest == header["digest"]
+        except (UnreadableTensors, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise StatisticsError(f"these bytes are not a projection ({error}).") from error
+        if not agrees:
+            raise StatisticsError("this projection makes other random features here than where it was made.")
+        return found
 
     @cached_property
     def weights(self) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Class statistics: count, Σ z and second moments per class. Merging is addition."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -230,7 +230,8 @@ class ClassStatistics:
         if found.kind == "means" and found.packed is None:
             return whole
         if found.kind == "means":
-            whole.second.resize_(found.num_classes, *[found.num_features] * 2).zero_()
+            second = torch.zeros(found.num_classes, *[found.num_features] * 2, dtype=torch.float64)
+            whole = replace(whole, second=second)
         blocks = whole._blocks()
         for block, scatter in zip(blocks if found.packed is not None else [], found.scatters(), strict=True):
             whole.second[block] = scatter

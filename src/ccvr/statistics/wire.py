@@ -140,7 +140,7 @@ def decode(blob: bytes) -> Decoded:
     """Read a blob; whatever ``encode`` never writes is refused with its reason."""
     try:
         header, shapes = read_header(blob, format=FORMAT)
-        _require_sizes(header, shapes, len(blob))
+        _require_sizes(header, shapes)
         _, tensors = tensors_from_bytes(blob, format=FORMAT)
         return _checked(header, tensors)
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError, CcvrError) as error:
@@ -148,14 +148,16 @@ def decode(blob: bytes) -> Decoded:
         raise StatisticsError(f"these bytes are not class statistics ({reason}).") from error
 
 
-def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]], length: int) -> None:
+def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]]) -> None:
     """Refuse sizes that do not belong together, or to nothing that fits: before anything of that size is made."""
     kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}")
     if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MOST_CLASSES and 0 < d < 10**6):
         raise ValueError(f"{num_classes} classes of {d} features")
-    if math.prod(KINDS[kind].shape(num_classes, d)) > MOST_NUMBERS:
+    merged_means = kind == "means" and "scatter" in shapes
+    shape = (num_classes, d, d) if merged_means else KINDS[kind].shape(num_classes, d)
+    if math.prod(shape) > MOST_NUMBERS:
         raise ValueError(f"{kind} statistics of {num_classes} classes and {d} features are too large")
     present = shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
     expected = {"classes": [present], "count": [present], "mean": [present, d]}

@@ -19,17 +19,15 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
 from ccvr.core.errors import CcvrError, TrainingError
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import IntArray, LabelledImages
 from ccvr.models.split import SplitModel
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.memories import Memories
+from ccvr.training.shared import SharedClients
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
 
@@ -37,54 +35,6 @@ START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
 LIMIT = float(os.environ.get("CCVR_WORKER_LIMIT", "7200"))
 """Seconds that may pass without any result."""
-
-
-@dataclass(frozen=True)
-class _Mapped:
-    """An array in a file that processes share."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-
-    @classmethod
-    def write(cls, path: Path, array: np.ndarray[Any, Any]) -> "_Mapped":
-        np.ascontiguousarray(array).tofile(path)
-        return cls(path, array.dtype.str, array.shape)
-
-    def open(self) -> np.ndarray[Any, Any]:
-        # Copy on write: torch wants memory that it could write to, and nobody writes.
-        return np.memmap(self.path, self.dtype, "c", shape=self.shape)
-
-
-@dataclass(frozen=True)
-class _SharedClients:
-    """All clients' images, as files; ``ends`` cuts the indices into the clients'."""
-
-    images: _Mapped
-    labels: _Mapped
-    padded: _Mapped | None
-    indices: _Mapped
-    ends: tuple[int, ...]
-
-    @classmethod
-    def write(cls, folder: Path, clients: Sequence[Client]) -> "_SharedClients":
-        shared = clients[0].images
-        padded = None if shared.padded is None else _Mapped.write(folder / "padded", shared.padded.numpy())
-        return cls(
-            _Mapped.write(folder / "images", shared.source.images.numpy()),
-            _Mapped.write(folder / "labels", shared.source.labels.numpy()),
-            padded,
-            _Mapped.write(folder / "indices", np.concatenate([client.indices for client in clients])),
-            tuple(np.cumsum([len(client.indices) for client in clients]).tolist()),
-        )
-
-    def open(self) -> list[Client]:
-        source = LabelledImages(torch.from_numpy(self.images.open()), torch.from_numpy(self.labels.open()))
-        padded: Tensor | None = None if self.padded is None else torch.from_numpy(self.padded.open())
-        images = TrainingImages(source, padded)
-        shards: list[IntArray] = np.split(np.asarray(self.indices.open()), self.ends[:-1])
-        return [Client(number, images, shard) for number, shard in enumerate(shards)]
 
 
 @dataclass(frozen=True)
@@ -126,7 +76,7 @@ class Workers:
     def __enter__(self) -> "Workers":
         context = multiprocessing.get_context("spawn")
         with tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True) as folder:
-            shared = _SharedClients.write(Path(folder), self._clients)
+            shared = SharedClients.write(Path(folder), self._clients)
             try:
                 with _no_main_module():
                     for _ in range(self._number):
@@ -240,7 +190,7 @@ def _no_main_module() -> Iterator[None]:
 
 def _work(
     pipe: Connection,
-    shared: _SharedClients,
+    shared: SharedClients,
     build: Callable[[], SplitModel],
     spec: TrainingSpec,
     seed: int,
