@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -5,6 +6,7 @@ import pytest
 from tests.cli.conftest import Command, Launch
 
 from ccvr import __version__
+from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.main import COMMANDS
 from ccvr.experiment.presets import PRESETS
 
@@ -59,3 +61,9 @@ def test_the_version(launch: Launch) -> None:
 def test_help_does_not_wait_for_torch() -> None:
     script = "import sys; from ccvr.cli.main import dispatch; dispatch(['--help']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL, check=True)
+
+
+def test_every_calibrator_is_named_where_methods_are_asked_for(ccvr: Command) -> None:
+    for command in ("run", "calibrate"):
+        words = set(re.findall(r"[\w-]+", ccvr(command, "--help").out))
+        assert set(CALIBRATORS) <= words, command

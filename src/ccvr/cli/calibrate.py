@@ -25,13 +25,14 @@ class CalibrateArguments:
     run: Positional[Path]
     """The run folder."""
     method: tuple[str, ...] = ("ccvr",)
-    """Methods, each with its own options behind commas: ccvr "ccvr,transform=tukey:0.5,epochs=30,label=tukey"."""
+    """ccvr, ccvr-converged, lda, ridge, kernel, cof, cof-means, ncm, oracle, oracle-partial, or your own; each with its
+    options behind commas: lda "ccvr,transform=tukey:0.5,epochs=30,label=tukey" "ridge,taps=auto,label=layers"."""
     num_virtual: tuple[int, ...] = ()
     """Numbers of virtual features per class to try; each becomes a calibration labelled METHOD-mNUMBER."""
     repeats: int = 1
     """Repeat each with another seed; labels get -r1, -r2, … and the mean is shown."""
     deploy: str | None = None
-    """Save the calibration of this label as the run's model."""
+    """Save the calibration of this label as the run's model; select: the one that wins on held-out parts."""
     overwrite: bool = False
     """Replace calibrations of the same label."""
     quiet: bool = False
