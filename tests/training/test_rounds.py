@@ -10,7 +10,7 @@ from torch import nn
 
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.models.split import Normalize, split_model
-from ccvr.models.state import buffers_of, parameters_of
+from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.algorithms import server_update
 from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
 from ccvr.training.local import GlobalState, train_client
@@ -188,7 +188,7 @@ def test_the_received_model_is_in_eval_mode_and_without_gradients(clients):
 
     model = norm_model()
     sent = GlobalState(parameters_of(model), buffers_of(model), {})
-    train_client(model, sent, clients[0], {}, [Looking], replace(SPEC, rounds=1), round=1, seed=0)
+    train_client(Scratch(model), sent, clients[0], {}, [Looking], replace(SPEC, rounds=1), round=1, seed=0)
     assert set(seen) == {(False, False)}
 
 

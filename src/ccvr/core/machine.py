@@ -1,5 +1,7 @@
 """What the machine can hold."""
 
+import contextlib
+import ctypes
 import os
 
 from ccvr.core.errors import CcvrError
@@ -19,3 +21,16 @@ def require_memory(num_bytes: int, what: str, remedy: str) -> None:
     if there is not None and num_bytes > there:
         need, have = f"{num_bytes / 1e9:,.1f} GB", f"{there / 1e9:,.1f} GB"
         raise CcvrError(f"the {what} need {need} of memory; this machine has {have}. {remedy}.")
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees (up to 1 GB) for its next step, where the C library is glibc.
+
+    By default glibc gives a step's tensors back to the system and asks for them again: up to a thousand page faults in
+    each step of a small network.
+    """
+    trim_threshold, mmap_threshold = -1, -3  # mallopt's names for them
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # no glibc
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(mmap_threshold, 2**25)  # the most that glibc takes
+        mallopt(trim_threshold, 2**30)

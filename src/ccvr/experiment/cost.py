@@ -17,7 +17,7 @@ from ccvr.experiment.spec import Spec
 from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
-from ccvr.models.state import buffers_of, num_bytes, parameters_of
+from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.algorithms import local_objectives, server_update
@@ -102,7 +102,7 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, in
         images = LabelledImages(torch.from_numpy(pixels), torch.arange(number) % num_classes)
         client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
         started = time.perf_counter()
-        train_client(model, sent, client, {}, local_objectives(training), training, round=1, seed=0)
+        train_client(Scratch(model), sent, client, {}, local_objectives(training), training, round=1, seed=0)
         timings.append((time.perf_counter() - started) / number)
     return min(timings[1:])
 

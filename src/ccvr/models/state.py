@@ -1,22 +1,60 @@
 """Arithmetic on named tensors: what clients send and servers average."""
 
 from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]
+Model = TypeVar("Model", bound=nn.Module)
+Place = tuple[dict[str, Any], str]
+"""Where a module keeps a tensor: its table, and the name there. Modules may put another tensor in the same place."""
+
+
+class Scratch(Generic[Model]):
+    """A model that is written and read many times: where its tensors are is found once."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._parameters: dict[str, Place] = {}
+        self._buffers: dict[str, Place] = {}
+        for path, module in model.named_modules(remove_duplicate=False):
+            prefix = f"{path}." if path else ""
+            passing = module._non_persistent_buffers_set
+            self._parameters |= {prefix + key: (module._parameters, key) for key in module._parameters}
+            self._buffers |= {prefix + key: (module._buffers, key) for key in module._buffers if key not in passing}
+
+    def parameters(self) -> Tensors:
+        """A copy of the trained tensors, on the CPU."""
+        return _copies(self._parameters)
+
+    def buffers(self) -> Tensors:
+        """A copy, on the CPU, of the tensors that are kept but not trained, such as BatchNorm's running moments."""
+        return _copies(self._buffers)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> Model:
+        """Write every tensor, by its name."""
+        with torch.no_grad():
+            for name, (table, key) in (self._parameters | self._buffers).items():
+                if table[key] is not None:
+                    table[key].copy_(tensors[name])
+        return self.model
+
+
+def _copies(places: Mapping[str, Place]) -> Tensors:
+    held = {name: table[key] for name, (table, key) in places.items()}
+    return {name: tensor.detach().cpu().clone() for name, tensor in held.items() if tensor is not None}
 
 
 def parameters_of(model: nn.Module) -> Tensors:
     """A copy of the trained tensors, on the CPU."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.named_parameters(remove_duplicate=False)}
+    return Scratch(model).parameters()
 
 
 def buffers_of(model: nn.Module) -> Tensors:
-    """A copy, on the CPU, of the tensors that are kept but not trained, such as BatchNorm's running moments."""
-    names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items() if name not in names}
+    """A copy, on the CPU, of the tensors that are kept but not trained."""
+    return Scratch(model).buffers()
 
 
 def num_bytes(*groups: Mapping[str, Tensor]) -> int:
@@ -37,7 +75,7 @@ class WeightedMean:
                 seen = self._sums.get(name, tensor)
                 self._sums[name] = torch.maximum(seen, tensor)
             elif name in self._sums:
-                self._sums[name].add_(tensor.double(), alpha=weight)
+                self._sums[name].add_(tensor, alpha=weight)  # in float64
             else:
                 self._sums[name] = tensor.double() * weight
             self._dtypes[name] = tensor.dtype

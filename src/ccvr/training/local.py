@@ -1,8 +1,8 @@
 """One client's part of a round: a pure function of the global model, the client's images and its memory."""
 
-import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Tensors, buffers_of, num_bytes, parameters_of
+from ccvr.models.state import Scratch, Tensors, num_bytes
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
 from ccvr.training.spec import TrainingSpec
 
@@ -67,7 +67,7 @@ class LocalResult:
 
 
 def train_client(
-    model: SplitModel,
+    scratch: Scratch[SplitModel],
     received: GlobalState,
     client: Client,
     memory: Tensors,
@@ -77,27 +77,26 @@ def train_client(
     round: int,
     seed: int,
 ) -> LocalResult:
-    """Train ``model`` (a scratch model of the right shape) from the received state on one client's images."""
+    """Train a model of the right shape, whatever it holds, from the received state on one client's images."""
     started = time.perf_counter()
-    model.load_state_dict(received.parameters | received.buffers)
+    model = scratch.load(received.parameters | received.buffers)
     _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
-    with torch.random.fork_rng(devices=[]):
-        # Dropout and the like in a user's model read the global generator: give them this client's stream.
-        torch.manual_seed(derive_seed(seed, "model", client=client.id, round=round))
+    # Dropout and the like in a user's model read the global generator: give them this client's stream.
+    with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
         rng = stream(seed, "batches", client=client.id, round=round)
         try:
             num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
         except RuntimeError as error:  # torch's: memory, shapes
             reason = str(error).strip().partition("\n")[0]
             raise TrainingError(f"client {client.id} failed in round {round}: {reason}") from error
-    if not (np.isfinite(loss) and all(parameter.isfinite().all() for parameter in model.parameters())):
+    parameters, buffers = scratch.parameters(), scratch.buffers()
+    if not (np.isfinite(loss) and all(np.isfinite(_sum(tensor)) for tensor in parameters.values())):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )
     outcomes = [objective.finish(num_steps) for objective in objectives]
-    parameters, buffers = parameters_of(model), buffers_of(model)
     payload: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.payload.items()}
     kept: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.memory.items()}
     metrics = LocalMetrics(
@@ -108,6 +107,24 @@ def train_client(
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
+
+
+def _sum(tensor: Tensor) -> float:
+    return tensor.sum(dtype=torch.float64).item()  # as finite as all that is in it, and quicker than to look at each
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's own generator, and leave it as it was."""
+    before = torch.get_rng_state()
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also queues a call for every other device
+    else:
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)
 
 
 def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) -> None:
@@ -126,7 +143,7 @@ def _context(
     labels = client.images.source.labels[torch.from_numpy(client.indices)]
     return LocalContext(
         model=model,
-        anchor=copy.deepcopy(model).eval().requires_grad_(False),
+        received={name: t.to(device) for name, t in (received.parameters | received.buffers).items()},
         memory={name: tensor.to(device) for name, tensor in memory.items()},
         broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
         label_counts=torch.bincount(labels, minlength=model.head.weight.shape[0]).to(device),
@@ -147,7 +164,8 @@ def _descend(
     optimiser = torch.optim.SGD(
         model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
     )
-    model.train()
+    if not model.training:
+        model.train()
     losses: list[Tensor] = []
     num_steps = 0
     for _ in range(spec.local_epochs):

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ class LocalContext:
 
     model: SplitModel
     """The model that is being trained; at the start equal to the anchor."""
-    anchor: SplitModel
-    """The global model as received: eval mode, no gradients."""
+    received: Tensors
+    """The global model's parameters and buffers, as received."""
     memory: Tensors
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
@@ -27,6 +28,13 @@ class LocalContext:
     label_counts: Tensor
     """This client's images of each class, [C]."""
     lr: float
+
+    @cached_property
+    def anchor(self) -> SplitModel:
+        """The global model as received: eval mode, no gradients. Made when it is first asked for."""
+        anchor = copy.deepcopy(self.model).eval().requires_grad_(False)
+        anchor.load_state_dict(self.received)
+        return anchor
 
 
 @dataclass(frozen=True)
@@ -77,8 +85,8 @@ class Proximal(LocalObjective):
     def __init__(self, context: LocalContext, *, mu: float, scope: str = "") -> None:
         super().__init__(context)
         self.mu = mu
-        anchors = dict(context.anchor.named_parameters())
-        self.pairs = [(p, anchors[name]) for name, p in context.model.named_parameters() if name.startswith(scope)]
+        parameters = context.model.named_parameters()
+        self.pairs = [(p, context.received[name]) for name, p in parameters if name.startswith(scope)]
 
     def correct_gradients(self) -> None:
         for parameter, anchor in self.pairs:

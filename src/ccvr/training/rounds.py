@@ -8,7 +8,7 @@ import numpy as np
 from ccvr.core.seeds import stream
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Tensors, WeightedMean, buffers_of, parameters_of
+from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, parameters_of
 from ccvr.training.algorithms import server_update
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.memories import Memories
@@ -71,7 +71,7 @@ def federate(
     Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``.
     """
     server = server_update(spec)
-    trainer = trainer or OneByOne(model, spec, seed, memories)
+    trainer = trainer or OneByOne(Scratch(model), spec, seed, memories)
     state = resume or first_state(model, len(clients), spec)
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):

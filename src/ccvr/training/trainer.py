@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from ccvr.models.split import SplitModel
+from ccvr.models.state import Scratch
 from ccvr.training.algorithms import local_objectives
 from ccvr.training.local import Client, GlobalState, LocalResult, train_client
 from ccvr.training.memories import Memories
@@ -27,7 +28,7 @@ class Trainer(Protocol):
 class OneByOne:
     """All clients in this process."""
 
-    model: SplitModel
+    scratch: Scratch[SplitModel]
     spec: TrainingSpec
     seed: int
     memories: Memories
@@ -43,7 +44,7 @@ class OneByOne:
         memory = {} if last is None else self.memories.read(client.id, last)
         factories = local_objectives(self.spec)
         with _one_thread():
-            result = train_client(self.model, sent, client, memory, factories, self.spec, round=round, seed=self.seed)
+            result = train_client(self.scratch, sent, client, memory, factories, self.spec, round=round, seed=self.seed)
         if result.memory:
             self.memories.write(client.id, round, result.memory)
         return replace(result, memory={}, remembers=bool(result.memory))

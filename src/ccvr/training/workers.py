@@ -12,21 +12,23 @@ import sys
 import tempfile
 import time
 import types
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load, save
-from torch import Tensor
 
 from ccvr.core.errors import CcvrError, TrainingError
+from ccvr.core.machine import keep_freed_memory
 from ccvr.models.split import SplitModel
-from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.models.state import Scratch
+from ccvr.training.local import Client, GlobalState, LocalResult
 from ccvr.training.memories import Memories
+from ccvr.training.parcels import Mailbox, State, pack_state, room_for, unpack_state
 from ccvr.training.shared import SharedClients
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
@@ -35,24 +37,28 @@ START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
 LIMIT = float(os.environ.get("CCVR_WORKER_LIMIT", "7200"))
 """Seconds that may pass without any result."""
+MANY = 8
+"""Clients left per worker from which on a worker gets the next one ahead of time."""
 
 
 @dataclass(frozen=True)
 class _Task:
-    """One client's part of a round; ``sent`` comes with a worker's first task of the round."""
+    """One client's part of a round; ``last`` is the round of its memory."""
 
     place: int
     client: int
     last: int | None
     round: int
-    sent: bytes | None
 
 
 @dataclass
 class _Worker:
+    """A process and what it has been given: the client that it trains, and at most one to go on with."""
+
     process: SpawnProcess
     pipe: Connection
-    task: _Task | None = None
+    mailbox: Mailbox | None = None
+    tasks: deque[_Task] = field(default_factory=deque)
     round: int = -1
 
 
@@ -112,47 +118,52 @@ class Workers:
         for worker in self._workers:
             if not worker.pipe.poll(max(0.0, ends - time.monotonic())):
                 raise TrainingError(f"a worker was not ready after {START_LIMIT:.0f} seconds. Lower --workers.")
-            self._receive(worker)
+            worker.mailbox = Mailbox(*self._receive(worker))
 
     def train(
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         """The results in the cohort's order; at most 2 × workers of them wait for an earlier one."""
-        blob, waiting = _pack_state(sent), dict[int, LocalResult]()
-        todo = iter([(place, client.id, remembered.get(client.id)) for place, client in enumerate(cohort)])
+        parcel, waiting = pack_state(sent), dict[int, LocalResult]()
+        tasks = (_Task(place, client.id, remembered.get(client.id), round) for place, client in enumerate(cohort))
+        todo = deque(tasks)
         for place in range(len(cohort)):
+            self._hand_out(todo, parcel, len(waiting))
             while place not in waiting:
-                self._hand_out(todo, blob, round, room=2 * len(self._workers) - len(waiting))
                 waiting |= self._collect(round)
+                self._hand_out(todo, parcel, len(waiting) - (place in waiting))
             yield waiting.pop(place)
 
-    def _hand_out(self, todo: Iterator[tuple[int, int, int | None]], blob: bytes, round: int, *, room: int) -> None:
-        """Give a client to every idle worker, while there is ``room`` for more finished results."""
-        busy = sum(worker.task is not None for worker in self._workers)
-        for worker in self._workers:
-            if worker.task is None and (busy == 0 or busy < room):
-                if (following := next(todo, None)) is None:
-                    return
-                worker.task = _Task(*following, round, None if worker.round == round else blob)
-                worker.round, busy = round, busy + 1
-                with contextlib.suppress(OSError):  # a dead worker is told apart when its results are awaited
-                    worker.pipe.send(worker.task)
+    def _hand_out(self, todo: deque[_Task], parcel: State, waiting: int) -> None:
+        """Give idle workers a client each, as long as 2 × workers finished results at most will wait.
+
+        Where many clients are left, a worker gets a second one to go on with: small ones should not wait for us.
+        """
+        room = 2 * len(self._workers) - waiting - sum(len(worker.tasks) for worker in self._workers)
+        for depth in (1, 2) if len(todo) > MANY * len(self._workers) else (1,):
+            for worker in self._workers:
+                if todo and room > 0 and len(worker.tasks) < depth:
+                    task, room = todo.popleft(), room - 1
+                    known, worker.round = worker.round == task.round, task.round
+                    worker.tasks.append(task)
+                    with contextlib.suppress(OSError):  # a dead worker is told apart when its results are awaited
+                        worker.pipe.send((task, None if known else parcel))
 
     def _collect(self, round: int) -> dict[int, LocalResult]:
         """Wait for a result, or for the end of a worker."""
-        busy = [worker for worker in self._workers if worker.task is not None]
+        busy = [worker for worker in self._workers if worker.tasks]
         ready = wait([worker.pipe for worker in busy], LIMIT)
         if not ready:
-            names = ", ".join(str(worker.task.client) for worker in busy if worker.task)
+            names = ", ".join(str(worker.tasks[0].client) for worker in busy)
             raise TrainingError(
                 f"no worker answered for {LIMIT:.0f} seconds in round {round} (clients {names}). "
                 "Resume the run, with CCVR_WORKER_LIMIT=SECONDS for more patience."
             )
         found = {}
         for worker in busy:
-            if worker.pipe in ready and worker.task is not None:
-                place, worker_result = worker.task.place, self._receive(worker)
-                found[place], worker.task = worker_result, None
+            if worker.pipe in ready:
+                result = self._receive(worker)
+                found[worker.tasks.popleft().place] = result
         return found
 
     def _receive(self, worker: _Worker) -> Any:
@@ -163,13 +174,14 @@ class Workers:
             raise TrainingError(_obituary(worker)) from error
         if kind == "error":
             raise TrainingError(content)
-        return _unpack_result(content) if kind == "result" else content
+        return worker.mailbox.take(content) if worker.mailbox else content
 
 
 def _obituary(worker: _Worker) -> str:
     code = worker.process.exitcode
     how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-    what = f"client {worker.task.client} in round {worker.task.round}" if worker.task else "nothing yet"
+    task = worker.tasks[0] if worker.tasks else None
+    what = f"client {task.client} in round {task.round}" if task else "nothing yet"
     hint = " Out of memory, perhaps: lower --workers." if code == -signal.SIGKILL else ""
     return f"the worker that trained {what} ended ({how}).{hint} The run can be resumed."
 
@@ -199,20 +211,28 @@ def _work(
     """Train what comes through the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to deal with
     torch.set_num_threads(1)
+    keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        clients, trainer = shared.open(), OneByOne(build(), spec, seed, Memories(memories))
-        pipe.send(("ready", None))
+        clients, scratch = shared.open(), Scratch(build())
+        trainer = OneByOne(scratch, spec, seed, Memories(memories))
+        path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
+        try:
+            mailbox = Mailbox(path, room)
+        except OSError as error:
+            pipe.send(("error", f"a worker found no room for its results in {path.parent}: {error}. Set TMPDIR."))
+            return
+        pipe.send(("ready", (path, room)))
         sent: GlobalState | None = None
         while True:
-            task: _Task = pipe.recv()
-            sent = sent if task.sent is None else _unpack_state(task.sent)
+            task, parcel = pipe.recv()
+            sent = sent if parcel is None else unpack_state(parcel)
             assert sent is not None
-            pipe.send(_answer(trainer, clients[task.client], sent, task))
+            pipe.send(_answer(trainer, clients[task.client], sent, task, mailbox))
 
 
-def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task) -> tuple[str, Any]:
+def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task, mailbox: Mailbox) -> tuple[str, Any]:
     try:
-        return "result", _pack_result(trainer.train_one(client, sent, task.last, round=task.round))
+        return "result", mailbox.put(trainer.train_one(client, sent, task.last, round=task.round))
     except CcvrError as error:
         return "error", str(error)
     except Exception as error:  # a user's model may raise anything
@@ -222,33 +242,3 @@ def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task) -
         line = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "an unknown place"
         fact = f"{type(error).__name__} in {line}: {error}"
         return "error", f"client {task.client} failed in round {task.round} ({fact}). The run can be resumed."
-
-
-def _pack_state(state: GlobalState) -> bytes:
-    groups = {"parameters": state.parameters, "buffers": state.buffers, "broadcast": state.broadcast}
-    return save({f"{group}/{name}": t.contiguous() for group, tensors in groups.items() for name, t in tensors.items()})
-
-
-def _unpack_state(blob: bytes) -> GlobalState:
-    groups: dict[str, dict[str, Tensor]] = {"parameters": {}, "buffers": {}, "broadcast": {}}
-    for key, tensor in load(blob).items():
-        group, _, name = key.partition("/")
-        groups[group][name] = tensor
-    return GlobalState(**groups)
-
-
-Packed = tuple[bytes, int, int, int, bool, LocalMetrics]
-
-
-def _pack_result(result: LocalResult) -> Packed:
-    state = GlobalState(result.parameters, result.buffers, result.payload)
-    numbers = (result.client, result.num_examples, result.num_steps, result.remembers)
-    return _pack_state(state), *numbers, result.metrics
-
-
-def _unpack_result(packed: Packed) -> LocalResult:
-    blob, client, num_examples, num_steps, remembers, metrics = packed
-    state = _unpack_state(blob)
-    return LocalResult(
-        client, state.parameters, state.buffers, num_examples, num_steps, state.broadcast, {}, metrics, remembers
-    )
