@@ -25,6 +25,11 @@ class Scratch(Generic[Model]):
             self._parameters |= {prefix + key: (module._parameters, key) for key in module._parameters}
             self._buffers |= {prefix + key: (module._buffers, key) for key in module._buffers if key not in passing}
 
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters themselves, each once."""
+        held = (table[key] for table, key in self._parameters.values())
+        return list({id(parameter): parameter for parameter in held if parameter is not None}.values())
+
     def parameters(self) -> Tensors:
         """A copy of the trained tensors, on the CPU."""
         return _copies(self._parameters)
@@ -35,10 +40,10 @@ class Scratch(Generic[Model]):
 
     def load(self, tensors: Mapping[str, Tensor]) -> Model:
         """Write every tensor, by its name."""
+        held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
+        there = [name for name, tensor in held.items() if tensor is not None]
         with torch.no_grad():
-            for name, (table, key) in (self._parameters | self._buffers).items():
-                if table[key] is not None:
-                    table[key].copy_(tensors[name])
+            torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
         return self.model
 
 

@@ -18,6 +18,7 @@ from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, num_bytes
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
+from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
 
 
@@ -87,12 +88,12 @@ def train_client(
     with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
         rng = stream(seed, "batches", client=client.id, round=round)
         try:
-            num_steps, loss = _descend(model, client, objectives, spec, rng=rng)
+            num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
         except RuntimeError as error:  # torch's: memory, shapes
             reason = str(error).strip().partition("\n")[0]
             raise TrainingError(f"client {client.id} failed in round {round}: {reason}") from error
     parameters, buffers = scratch.parameters(), scratch.buffers()
-    if not (np.isfinite(loss) and all(np.isfinite(_sum(tensor)) for tensor in parameters.values())):
+    if not (np.isfinite(loss) and _is_finite(parameters)):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )
@@ -109,8 +110,9 @@ def train_client(
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def _sum(tensor: Tensor) -> float:
-    return tensor.sum(dtype=torch.float64).item()  # as finite as all that is in it, and quicker than to look at each
+def _is_finite(tensors: Tensors) -> bool:
+    """A norm is as finite as all that it sums up, and found sooner than by a look at each number."""
+    return bool(torch.stack(torch._foreach_norm(list(tensors.values()))).isfinite().all())
 
 
 @contextmanager
@@ -140,19 +142,18 @@ def _context(
     model: SplitModel, received: GlobalState, client: Client, memory: Tensors, spec: TrainingSpec
 ) -> LocalContext:
     device = model.head.weight.device
-    labels = client.images.source.labels[torch.from_numpy(client.indices)]
     return LocalContext(
         model=model,
         received={name: t.to(device) for name, t in (received.parameters | received.buffers).items()},
         memory={name: tensor.to(device) for name, tensor in memory.items()},
         broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
-        label_counts=torch.bincount(labels, minlength=model.head.weight.shape[0]).to(device),
+        labels=torch.from_numpy(client.images.source.labels.numpy()[client.indices]),
         lr=spec.lr,
     )
 
 
 def _descend(
-    model: SplitModel,
+    scratch: Scratch[SplitModel],
     client: Client,
     objectives: Sequence[LocalObjective],
     spec: TrainingSpec,
@@ -160,10 +161,9 @@ def _descend(
     rng: np.random.Generator,
 ) -> tuple[int, float]:
     """Run the local epochs; the number of steps and the mean loss of the last epoch."""
+    model = scratch.model
     device = model.head.weight.device
-    optimiser = torch.optim.SGD(
-        model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
-    )
+    optimiser = Sgd(scratch.trained(), spec)
     if not model.training:
         model.train()
     losses: list[Tensor] = []
@@ -171,7 +171,7 @@ def _descend(
     for _ in range(spec.local_epochs):
         losses.clear()
         for images, labels in epoch(client.images, client.indices, spec.batch_size, rng=rng):
-            optimiser.zero_grad()
+            optimiser.drop_gradients()
             loss = _loss(model, images.to(device), labels.to(device), objectives)
             loss.backward()
             for objective in objectives:

@@ -25,9 +25,15 @@ class LocalContext:
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
     """What the server sent beside the model."""
-    label_counts: Tensor
-    """This client's images of each class, [C]."""
+    labels: Tensor
+    """The labels of this client's images."""
     lr: float
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """How many images of each class the client has, [C]."""
+        weight = self.model.head.weight
+        return torch.bincount(self.labels, minlength=len(weight)).to(weight.device)
 
     @cached_property
     def anchor(self) -> SplitModel:

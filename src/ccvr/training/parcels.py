@@ -70,8 +70,7 @@ class Mailbox:
             self._arrange(layout)
         self._half ^= 1
         places = self._places[self._half]
-        for key, place in places.items():
-            place.copy_(tensors[key].detach())
+        torch._foreach_copy_(list(places.values()), [tensors[key].detach() for key in places])
         outside = {key: (layout[key], _bytes_of(t)) for key, t in tensors.items() if key not in places}
         bare: dict[str, Any] = {group: {} for group in (*CARRIED, "memory")}
         return Letter(self._half, None if known else layout, outside, replace(result, **bare))
