@@ -1,27 +1,31 @@
 """What every side of bench/simulation.py works on, and how it is told to run a round.
 
-A side is a script that gets ready, prints `ready`, runs one round for every line that it reads, and prints the seconds.
-So all sides wait warm, and take turns.
+A side is a script that gets ready, says so, runs one round for every line that it reads, and tells the seconds. So all
+sides wait warm, and take turns.
 """
 
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import torch
+from torch import nn
 
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import IntArray, LabelledImages
 from ccvr.data.partition import PartitionSpec, draw_partition
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import SplitModel
-from ccvr.training.local import Client
+from ccvr.models.state import Scratch, Tensors
+from ccvr.training.local import Client, GlobalState, LocalResult, train_client
 from ccvr.training.spec import TrainingSpec
 
 NUM_IMAGES, SHAPE, NUM_CLASSES, WORKERS, SEED = 50_000, (3, 32, 32), 10, 2, 0
 TRAINING = TrainingSpec(rounds=200, local_epochs=1, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)
+SAYS = "bench:"
 
 
 @cache
@@ -39,19 +43,51 @@ def shards(kind: str, num_clients: int) -> tuple[IntArray, ...]:
     return tuple(draw_partition(images().labels.numpy(), spec).shards)
 
 
-def clients(kind: str, num_clients: int, *, augment: bool = False) -> list[Client]:
+@cache
+def clients(kind: str, num_clients: int, *, augment: bool = False) -> tuple[Client, ...]:
     ready = TrainingImages.prepare(images(), augment=augment)
-    return [Client(number, ready, shard) for number, shard in enumerate(shards(kind, num_clients))]
+    return tuple(Client(number, ready, shard) for number, shard in enumerate(shards(kind, num_clients)))
 
 
 def model() -> SplitModel:
     return build_model(ModelSpec("simple-cnn"), SHAPE, NUM_CLASSES, mean=[0.5] * 3, std=[0.25] * 3, seed=SEED)
 
 
+def eager_network() -> nn.Module:
+    """The same network as anybody writes it, layer by layer."""
+    return nn.Sequential(
+        OrderedDict(
+            layer1=nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            layer2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+            layer3=nn.Sequential(nn.Linear(400, 120), nn.ReLU()),
+            layer4=nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
+            layer5=nn.Sequential(nn.Linear(84, 84), nn.ReLU()),
+            layer6=nn.Linear(84, 256),
+            head=nn.Linear(256, NUM_CLASSES),
+        )
+    )
+
+
+@cache
+def scratch() -> Scratch[SplitModel]:
+    return Scratch(model())
+
+
+def train_locally(kind: str, num_clients: int, number: int, received: Tensors, round: int) -> LocalResult:
+    """Our local loop for one client, for a peer that brings its own server."""
+    torch.set_num_threads(1)
+    state, client = GlobalState(received, scratch().buffers(), {}), clients(kind, num_clients)[number]
+    return train_client(scratch(), state, client, {}, (), TRAINING, round=round, seed=SEED)
+
+
+def say(what: object) -> None:
+    print(SAYS, what, flush=True)
+
+
 def serve(round: Callable[[], object]) -> None:
     """Run a round for every line that comes in."""
-    print("ready", flush=True)
+    say("ready")
     for _ in sys.stdin:
         started = time.perf_counter()
         round()
-        print(time.perf_counter() - started, flush=True)
+        say(time.perf_counter() - started)

@@ -1,53 +1,36 @@
-"""Nothing but steps: as many one-thread processes as there are workers, on batches that are ready in memory.
+"""As many one-thread processes as there are workers, each with its half of an epoch and nothing around it.
 
-`eager` is the loop as a good user writes it: channels last, fused SGD, gradients dropped. `quick` is the same loop over our
-network, whose passes take a shorter way in training. Each process takes its half of an epoch's batches.
+`eager`: steps as a good user writes them (channels last, fused SGD) on batches that are ready in memory.
+`loop`: our local loop over half of the clients: no messages, no server.
 
-    python -m bench.peers.bare {eager,quick} BATCH_SIZE
+    python -m bench.peers.bare eager
+    python -m bench.peers.bare loop {dirichlet,iid} CLIENTS
 """
 
 import multiprocessing
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 import torch
-from torch import nn
 from torch.nn import functional
 
 from bench import workload
+from ccvr.core.machine import keep_freed_memory
 
 
-def eager_network() -> nn.Module:
-    """The paper's network, layer by layer."""
-    return nn.Sequential(
-        OrderedDict(
-            layer1=nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            layer2=nn.Sequential(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-            layer3=nn.Sequential(nn.Linear(400, 120), nn.ReLU()),
-            layer4=nn.Sequential(nn.Linear(120, 84), nn.ReLU()),
-            layer5=nn.Sequential(nn.Linear(84, 84), nn.ReLU()),
-            layer6=nn.Linear(84, 256),
-            head=nn.Linear(256, workload.NUM_CLASSES),
-        )
+def eager(half: int) -> Callable[[], None]:
+    size, spec = workload.TRAINING.batch_size, workload.TRAINING
+    model = workload.eager_network().to(memory_format=torch.channels_last).train()
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
     )
-
-
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"eager": eager_network, "quick": workload.model}
-
-
-def steps(name: str, batch_size: int) -> Callable[[], None]:
-    """A function that takes one process's steps of an epoch."""
-    model = NETWORKS[name]().to(memory_format=torch.channels_last).train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5, fused=True)
-    number = workload.NUM_IMAGES // batch_size // workload.WORKERS
-    batches = torch.randn(20, batch_size, *workload.SHAPE)
+    batches = torch.randn(20, size, *workload.SHAPE)
     ready = [batch.contiguous(memory_format=torch.channels_last) for batch in batches]
-    labels = torch.arange(batch_size) % workload.NUM_CLASSES
+    labels = torch.arange(size) % workload.NUM_CLASSES
 
     def run() -> None:
-        for step in range(number):
+        for step in range(workload.NUM_IMAGES // size // workload.WORKERS):
             optimiser.zero_grad()
             functional.cross_entropy(model(ready[step % len(ready)]), labels).backward()
             optimiser.step()
@@ -55,33 +38,51 @@ def steps(name: str, batch_size: int) -> Callable[[], None]:
     return run
 
 
-def work(pipe: Connection, name: str, batch_size: int) -> None:
+def loop(half: int, kind: str, num_clients: str) -> Callable[[], None]:
+    keep_freed_memory()  # as our workers do
+    shards = workload.shards(kind, int(num_clients))
+    loads: list[list[int]] = [[] for _ in range(workload.WORKERS)]
+    for client in sorted(range(len(shards)), key=lambda k: -len(shards[k])):
+        min(loads, key=lambda load: sum(len(shards[k]) for k in load)).append(client)
+    parameters = workload.scratch().parameters()
+
+    def run() -> None:
+        for client in loads[half]:
+            workload.train_locally(kind, int(num_clients), client, parameters, 1)
+
+    return run
+
+
+def work(pipe: Connection, half: int, name: str, *arguments: str) -> None:
     torch.set_num_threads(1)
-    run = steps(name, batch_size)
-    pipe.send("ready")
-    while pipe.recv():
+    run = {"eager": eager, "loop": loop}[name](half, *arguments)
+    while True:
+        pipe.send("ready")
+        if not pipe.recv():
+            return
         run()
-        pipe.send("done")
 
 
 def main() -> None:
-    name, batch_size = sys.argv[1], int(sys.argv[2])
-    context = multiprocessing.get_context("spawn")
-    pipes = []
-    for _ in range(workload.WORKERS):
+    context, pipes = multiprocessing.get_context("spawn"), []
+    for half in range(workload.WORKERS):
         ours, theirs = context.Pipe()
-        context.Process(target=work, args=(theirs, name, batch_size), daemon=True).start()
+        context.Process(target=work, args=(theirs, half, *sys.argv[1:]), daemon=True).start()
         pipes.append(ours)
-    for pipe in pipes:
-        pipe.recv()
 
-    def round() -> None:
-        for pipe in pipes:
-            pipe.send(True)
+    def all_ready() -> None:
         for pipe in pipes:
             pipe.recv()
 
+    def round(more: bool = True) -> None:
+        for pipe in pipes:
+            pipe.send(more)
+        if more:
+            all_ready()
+
+    all_ready()
     workload.serve(round)
+    round(more=False)
 
 
 if __name__ == "__main__":

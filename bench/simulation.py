@@ -1,0 +1,203 @@
+"""Our simulation beside bare steps, Flower, pfl-research and the tutorial's way, and at many clients.
+
+Every side is a script in bench/peers, started once, that runs a round when it is told to. The sides of a comparison take
+turns, so that a busy machine slows all alike; a figure is the median over the turns of the ratio within a turn. A round is
+one local epoch of FedAvg over 50,000 images of CIFAR-10's shape, 10 clients by Dirichlet 0.1 unless said, two workers.
+
+    pip install -e ".[flower,bench]"
+    python -m bench.simulation [--json] [--repeats 5] [--only of_bare,flower_10,flower_100,pfl,quickstart,scaling]
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.workload import SAYS, WORKERS
+
+Times = dict[str, list[float]]
+Figures = dict[str, float]
+PFL = ("torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "-m", "bench.peers.pfl_research")
+CLAIMS = {
+    "of_bare": ">= 0.95",
+    "of_bare_augmented": ">= 0.85",
+    "over_flower_10": ">= 1.0",
+    "over_flower_100": ">= 1.1",
+    "overhead_over_flower_10": ">= 5",
+    "overhead_over_flower_100": ">= 5",
+    "over_pfl": ">= 1.0",
+    "scaling_1000": "<= 1.3",
+}
+NOISE = 0.01
+"""Part of a round below which an overhead cannot be told from nothing here."""
+
+
+class Side:
+    """A peer, waiting for its turn."""
+
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.complaints: list[str] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.hear()
+        self.round()  # warm up
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.complaints = [*self.complaints[-20:], line]
+
+    def hear(self) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(SAYS):
+                return line.removeprefix(SAYS).strip()
+        raise SystemExit(f"{' '.join(self.process.args)} ended:\n{''.join(self.complaints)}")  # type: ignore[arg-type]
+
+    def round(self) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.hear())
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+@contextmanager
+def sides(**commands: Sequence[str]) -> Iterator[dict[str, Side]]:
+    with ExitStack() as stack:
+        started = {}
+        for name, command in commands.items():
+            print(f"starting {name} …", file=sys.stderr)
+            started[name] = side = Side(*command)
+            stack.callback(side.close)
+        yield started
+
+
+def take_turns(repeats: int, **commands: Sequence[str]) -> Times:
+    with sides(**commands) as started:
+        times: Times = {name: [] for name in started}
+        for _ in range(repeats):
+            for name, side in started.items():
+                times[name].append(side.round())
+        return times
+
+
+def ratio(times: Times, above: str, below: str) -> float:
+    return statistics.median(a / b for a, b in zip(times[above], times[below], strict=True))
+
+
+def seconds(times: Times) -> Figures:
+    return {f"seconds_{name}": statistics.median(values) for name, values in times.items()}
+
+
+def ours(*arguments: str) -> tuple[str, ...]:
+    return ("bench.peers.ours", *arguments)
+
+
+def of_bare(repeats: int) -> Figures:
+    setting = ("dirichlet", "10")
+    times = take_turns(
+        repeats, bare=("bench.peers.bare", "eager"), ours=ours(*setting), augmented=ours(*setting, "augment")
+    )
+    return {"of_bare": ratio(times, "bare", "ours"), "of_bare_augmented": ratio(times, "bare", "augmented")} | seconds(
+        times
+    )
+
+
+def over_flower(repeats: int, *setting: str) -> Figures:
+    number = setting[1]
+    times = take_turns(
+        repeats,
+        **{
+            f"loop_{number}": ("bench.peers.bare", "loop", *setting),
+            f"ours_{number}": ours(*setting),
+            f"flower_{number}": ("bench.peers.flower", *setting),
+        },
+    )
+    loop, mine, theirs = (statistics.median(values) for values in times.values())
+    return {
+        f"over_flower_{number}": ratio(times, f"flower_{number}", f"ours_{number}"),
+        f"overhead_over_flower_{number}": (theirs - loop) / max(mine - loop, NOISE * loop),
+    } | seconds(times)
+
+
+def over_pfl(repeats: int) -> Figures:
+    setting = ("dirichlet", "10")
+    times = take_turns(repeats, ours_beside_pfl=ours(*setting), pfl=(*PFL, *setting))
+    return {"over_pfl": ratio(times, "pfl", "ours_beside_pfl")} | seconds(times)
+
+
+def over_quickstart(repeats: int) -> Figures:
+    setting = ("dirichlet", "10")
+    times = take_turns(repeats, ours_beside_quickstart=ours(*setting), quickstart=("bench.peers.quickstart", *setting))
+    times["quickstart"] = [10 * value for value in times["quickstart"]]  # it trains on a tenth of the images
+    return {"over_quickstart": ratio(times, "quickstart", "ours_beside_quickstart")} | seconds(times)
+
+
+def scaling(repeats: int) -> Figures:
+    numbers = (10, 100, 1_000, 10_000)
+    with sides(**{f"iid_{number}": ours("iid", str(number)) for number in numbers}) as started:
+        times: Times = {name: [] for name in started}
+        for _ in range(repeats):
+            for name, side in started.items():
+                times[name].append(side.round())
+        peaks = {f"peak_gb_{name}": peak_memory(side.process.pid) / 1e9 for name, side in started.items()}
+    ratios = {f"scaling_{number}": ratio(times, f"iid_{number}", "iid_10") for number in numbers[1:]}
+    return ratios | seconds(times) | peaks
+
+
+def peak_memory(pid: int) -> int:
+    """The largest sizes that a process and its children had, summed; what they share counts in each."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return 1024 * int(status["VmHWM"].split()[0]) + sum(peak_memory(int(child)) for child in children)
+
+
+PARTS: dict[str, Callable[[int], Figures]] = {
+    "of_bare": of_bare,
+    "flower_10": lambda repeats: over_flower(repeats, "dirichlet", "10"),
+    "flower_100": lambda repeats: over_flower(repeats, "iid", "100"),
+    "pfl": over_pfl,
+    "quickstart": over_quickstart,
+    "scaling": scaling,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--repeats", type=int, default=5, help="turns, at least 5")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts to run, of {', '.join(PARTS)}")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    if arguments.repeats < 5 or not set(chosen) <= set(PARTS):
+        parser.error(f"give at least 5 repeats, and parts of {', '.join(PARTS)}")
+    found: dict[str, Any] = {}
+    for name in chosen:
+        found |= PARTS[name](arguments.repeats)
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    for name, value in found.items():
+        claim = f"  (claimed: {CLAIMS[name]})" if name in CLAIMS else ""
+        print(f"{name:<32} {value:8.2f}{claim}")
+
+
+if __name__ == "__main__":
+    main()
