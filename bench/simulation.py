@@ -1,8 +1,9 @@
 """Our simulation beside bare steps, Flower, pfl-research and the tutorial's way, and at many clients.
 
-Every side is a script in bench/peers, started once, that runs a round when it is told to. The sides of a comparison take
-turns, so that a busy machine slows all alike; a figure is the median over the turns of the ratio within a turn. A round is
-one local epoch of FedAvg over 50,000 images of CIFAR-10's shape, 10 clients by Dirichlet 0.1 unless said, two workers.
+Every side is a script in bench/peers, started once, that runs a round when it is told to. The sides of a comparison
+take turns, so that a busy machine slows all alike; a figure is the median over the turns of the ratio within a turn. A
+round is one local epoch of FedAvg over 50,000 images of CIFAR-10's shape, 10 clients by Dirichlet 0.1 unless said, two
+workers.
 
     pip install -e ".[flower,bench]"
     python -m bench.simulation [--json] [--repeats 5] [--only of_bare,flower_10,flower_100,pfl,quickstart,scaling]
@@ -10,6 +11,7 @@ one local epoch of FedAvg over 50,000 images of CIFAR-10's shape, 10 clients by 
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +26,13 @@ from bench.workload import SAYS, WORKERS
 Times = dict[str, list[float]]
 Figures = dict[str, float]
 PFL = ("torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", "-m", "bench.peers.pfl_research")
+ROOT = Path(__file__).parent.parent
+ENVIRONMENT = {
+    "PYTHONPATH": str(ROOT),  # Ray's processes look for the workload
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 CLAIMS = {
     "of_bare": ">= 0.95",
     "of_bare_augmented": ">= 0.85",
@@ -48,6 +57,8 @@ class Side:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=ROOT,
+            env=os.environ | ENVIRONMENT,
         )
         self.complaints: list[str] = []
         threading.Thread(target=self._listen, daemon=True).start()
@@ -113,7 +124,7 @@ def ours(*arguments: str) -> tuple[str, ...]:
 def of_bare(repeats: int) -> Figures:
     setting = ("dirichlet", "10")
     times = take_turns(
-        repeats, bare=("bench.peers.bare", "eager"), ours=ours(*setting), augmented=ours(*setting, "augment")
+        repeats, bare=("bench.peers.bare", "eager"), ours=ours(*setting), augmented=ours(*setting, "--augment")
     )
     return {"of_bare": ratio(times, "bare", "ours"), "of_bare_augmented": ratio(times, "bare", "augmented")} | seconds(
         times
@@ -151,8 +162,11 @@ def over_quickstart(repeats: int) -> Figures:
 
 
 def scaling(repeats: int) -> Figures:
+    """All clients every round; and ``moon``: 10,000 clients of which one in a hundred trains, and remembers."""
     numbers = (10, 100, 1_000, 10_000)
-    with sides(**{f"iid_{number}": ours("iid", str(number)) for number in numbers}) as started:
+    commands = {f"iid_{number}": ours("iid", str(number)) for number in numbers}
+    moon = ours("iid", "10000", "--algorithm", "moon", "--fraction", "0.01", "--augment")
+    with sides(**commands, moon=moon) as started:
         times: Times = {name: [] for name in started}
         for _ in range(repeats):
             for name, side in started.items():

@@ -9,13 +9,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-for name, value in {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}.items():
-    os.environ[name] = value
-
 import ray
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

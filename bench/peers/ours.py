@@ -1,27 +1,34 @@
-"""Our simulation: rounds of FedAvg with two workers.
+"""Our simulation: rounds of an algorithm with two workers.
 
-python -m bench.peers.ours {dirichlet,iid} CLIENTS [augment]
+python -m bench.peers.ours {dirichlet,iid} CLIENTS [--augment] [--algorithm moon] [--fraction 0.01]
 """
 
-import sys
+import argparse
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from bench import workload
 
+from bench import workload
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import federate
 from ccvr.training.workers import Workers
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind")
+    parser.add_argument("clients", type=int)
+    parser.add_argument("--augment", action="store_true")
+    parser.add_argument("--algorithm", default="fedavg")
+    parser.add_argument("--fraction", type=float, default=1.0)
+    options = parser.parse_args()
     torch.set_num_threads(1)  # as in `ccvr run`
-    kind, num_clients, *rest = sys.argv[1:]
-    clients = workload.clients(kind, int(num_clients), augment=rest == ["augment"])
-    spec, seed = workload.TRAINING, workload.SEED
+    clients = workload.clients(options.kind, options.clients, augment=options.augment)
+    spec = replace(workload.TRAINING, algorithm=options.algorithm, client_fraction=options.fraction)
     with tempfile.TemporaryDirectory() as folder:
-        memories = Memories(Path(folder))
+        memories, seed = Memories(Path(folder)), workload.SEED
         with Workers(workload.WORKERS, clients, workload.model, spec, seed=seed, memories=memories) as pool:
             rounds = federate(workload.model(), clients, spec, seed=seed, memories=memories, trainer=pool)
             workload.serve(lambda: next(rounds))

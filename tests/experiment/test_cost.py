@@ -25,6 +25,16 @@ def test_samples_and_traffic():
     assert cost.seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("cores", "workers", "at_once"), [(8, None, 4), (8, 2, 2), (3, None, 3), (2, 16, 2), (8, 1, 1)]
+)
+def test_workers_share_the_time_as_far_as_there_are_cores_and_clients(monkeypatch, cores, workers, at_once):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("ccvr.experiment.cost._seconds_per_sample", lambda *_: 1.0)
+    cost = estimate(replace(SPEC, workers=workers))
+    assert cost.seconds == cost.samples / at_once, "four clients train in a round"
+
+
 def test_what_is_held_out_is_not_trained_on():
     whole, part = (estimate(replace(SPEC, data=DataSpec(validation=v))).samples for v in (0.0, 0.25))
     assert part == pytest.approx(0.75 * whole, abs=6)

@@ -12,11 +12,11 @@ from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.algorithms import server_update
-from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
+from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
 from ccvr.training.local import GlobalState, train_client
 from ccvr.training.memories import Memories
 from ccvr.training.objectives import LocalObjective
-from ccvr.training.rounds import draw_cohorts, federate
+from ccvr.training.rounds import draw_cohorts, federate, first_state
 from ccvr.training.spec import TrainingSpec
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05)
@@ -141,6 +141,17 @@ def test_divergence_is_an_error_that_names_client_and_round(clients, tmp_path):
     spec = replace(SPEC, lr=1e30)
     with pytest.raises(TrainingError, match=r"client \d diverged in round \d: its loss is \w+. Lower training.lr"):
         list(federate(norm_model(), clients, spec, seed=0, memories=Memories(tmp_path)))
+
+
+def test_the_memories_that_a_checkpoint_names_are_read_from_its_first_bytes(clients, tmp_path):
+    state = replace(first_state(norm_model(), len(clients), SPEC), memories={3: 7, 11: 2})
+    path = tmp_path / "checkpoint.safetensors"
+    blob = checkpoint_bytes(state, {})
+    path.write_bytes(blob[:-5])  # the tensors are damaged, the header is not
+    assert sorted(named_memories(path)) == [(3, 7), (11, 2)]
+    path.write_bytes(blob[:20])
+    with pytest.raises(RunError, match="cannot be read"):
+        named_memories(path)
 
 
 def test_a_damaged_checkpoint_is_one_error(clients, tmp_path):

@@ -82,7 +82,7 @@ def epoch(images: TrainingImages, indices: IntArray, batch_size: int, *, rng: np
         yield images.take(order[start : start + batch_size], rng=rng)
 
 
-def in_order(images: LabelledImages, indices: IntArray | None = None, batch_size: int = 1000) -> Iterator[Batch]:
+def in_order(images: LabelledImages, indices: IntArray | None = None, batch_size: int = 500) -> Iterator[Batch]:
     """Every image once, in order, as it is: for features and for scoring; large images in smaller batches."""
     order = torch.arange(len(images)) if indices is None else torch.from_numpy(indices)
     for batch in order.split(min(batch_size, _at_once(images.images))):

@@ -1,5 +1,6 @@
 """What a spec would cost, before anything is trained."""
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,9 +63,10 @@ def estimate(spec: Spec) -> Cost:
     share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
     samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
     state = num_bytes(parameters_of(model), buffers_of(model))
+    at_once = min(spec.processes(cohort), os.cpu_count() or 1)
     return Cost(
         samples=samples,
-        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes),
+        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / at_once,
         model_bytes=state,
         traffic_bytes=2 * state * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),

@@ -1,6 +1,5 @@
 """What a run needs from its clients, and the engine that has them all in this process."""
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -62,8 +61,8 @@ class LocalEngine:
 
     def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
-        number = min(self.spec.workers or os.cpu_count() or 1, len(clients))
-        if number == 1 or self.spec.device != "cpu":
+        number = self.spec.processes(len(clients))
+        if number == 1:
             return nullcontext()
         return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)
 

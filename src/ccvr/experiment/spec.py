@@ -1,5 +1,6 @@
 """The spec of a run: frozen dataclasses ↔ TOML ↔ command line."""
 
+import os
 import re
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -56,6 +57,10 @@ class Spec:
             raise SpecError(f"threads is {self.threads}; give a number from 1 to 1024.")
         if self.workers is not None and not 1 <= self.workers <= 1024:
             raise SpecError(f"workers is {self.workers}; give a number from 1 to 1024.")
+
+    def processes(self, num_clients: int) -> int:
+        """How many processes train so many clients; 1 is this one alone, as with CUDA."""
+        return min(self.workers or os.cpu_count() or 1, num_clients) if self.device == "cpu" else 1
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
-from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
+from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, first_state
 
@@ -62,8 +62,7 @@ def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, spec: 
     for path in checkpoints[: max(0, len(checkpoints) - keep)] if keep else []:
         path.unlink()
     if state.memories:
-        named = [pair for path in folder.checkpoints() for pair in read_checkpoint(path).memories.items()]
-        memories.sweep(named)
+        memories.sweep({pair for path in folder.checkpoints() for pair in named_memories(path)})
 
 
 def _round_done(state: RoundState, counts: ClassCounts | None, seconds: float, spec: Spec) -> RoundDone:

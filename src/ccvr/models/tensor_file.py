@@ -36,11 +36,16 @@ def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Ten
         raise UnreadableTensors(str(error)) from error
 
 
+def header_length(start: bytes) -> int:
+    """Bytes of the header that follows the first eight; 0 for one that is too long to be ours."""
+    length = int.from_bytes(start[:8], "little")
+    return length if length <= MOST_HEADER else 0
+
+
 def read_header(blob: bytes, *, format: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """The header and the tensors' shapes, without making any tensor."""
     try:
-        length = int.from_bytes(blob[:8], "little")
-        entries: Any = json.loads(blob[8 : 8 + length]) if length <= MOST_HEADER else {}
+        entries: Any = json.loads(blob[8 : 8 + header_length(blob)])
         header = json.loads(entries["__metadata__"][KEY])
         shapes = {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
     except (KeyError, TypeError, ValueError, RecursionError) as error:

@@ -6,11 +6,18 @@ from typing import Any
 
 from ccvr.core.errors import RunError
 from ccvr.models.state import Tensors
-from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import (
+    UnreadableTensors,
+    header_length,
+    read_header,
+    tensors_from_bytes,
+    tensors_to_bytes,
+)
 from ccvr.training.rounds import RoundState
 
 FORMAT = "ccvr-checkpoint/1"
 GROUPS = ("parameters", "buffers", "server")
+UNREADABLE = (UnreadableTensors, KeyError, TypeError, ValueError, OSError)
 
 
 def checkpoint_bytes(state: RoundState, settings: Mapping[str, Any]) -> bytes:
@@ -37,12 +44,25 @@ def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> Ro
         parameters, buffers, server = (groups[group] for group in GROUPS)
         state = RoundState(header["round"], parameters, buffers, server, dict(header["memories"]))
         trained_with = dict(header.get("settings", {}))
-    except (UnreadableTensors, KeyError, TypeError, ValueError, OSError) as error:
-        raise RunError(
-            f"checkpoint {path} cannot be read ({error}). Delete it to go on from the one before."
-        ) from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
     _require_same(trained_with, settings or {}, path)
     return state
+
+
+def named_memories(path: Path) -> list[tuple[int, int]]:
+    """The memories that a checkpoint names, as (client, round): read from its first bytes alone."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            header, _ = read_header(start + file.read(header_length(start)), format=FORMAT)
+        return [(client, round) for client, round in header["memories"]]
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"checkpoint {path} cannot be read ({error}). Delete it to go on from the one before.")
 
 
 def _require_same(trained_with: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> None:
