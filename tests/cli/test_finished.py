@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import SCRIPT, Command
 
 import ccvr as package
 from ccvr.core.run import RunFolder
+from tests.cli.conftest import SCRIPT, Command
 
 
 def results_of(path: Path) -> dict:

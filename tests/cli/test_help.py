@@ -3,12 +3,12 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli.conftest import Command, Launch
 
 from ccvr import __version__
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.main import COMMANDS
 from ccvr.experiment.presets import PRESETS
+from tests.cli.conftest import Command, Launch
 
 OPTIONS = {
     "run": ["--out", "--overwrite", "--dry-run", "--quiet", "--seed", "--training.rounds", "--calibration.methods"],

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Command, Launch
 
 from ccvr.experiment.presets import PRESETS
+from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."

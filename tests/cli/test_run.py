@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 from ccvr.cli.run import unused_folder
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, read_spec, to_toml
+from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 SMALL = ["--workers", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
 SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.end_to_end.tiny import TINY
 from torch import nn
 
 import ccvr
 from ccvr.cli.main import dispatch
 from ccvr.data.sources.rows import SOURCES
 from ccvr.experiment.pipeline import run
+from tests.end_to_end.tiny import TINY
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.end_to_end.tiny import TINY
 
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import resume, run
 from ccvr.experiment.spec import to_toml
+from tests.end_to_end.tiny import TINY
 
 KILLER = Path(__file__).with_name("killer.py")
 TIMES = {"seconds", "samples"}

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from tests.end_to_end.tiny import TINY
 
 import ccvr
 from ccvr.calibration.methods import parse_calibration
@@ -26,6 +25,7 @@ from ccvr.models.scoring import score
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.checkpoint import read_checkpoint
+from tests.end_to_end.tiny import TINY
 
 LABELS = ["uncalibrated", "ccvr", "t1", "oracle", "oracle-partial"]
 

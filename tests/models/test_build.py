@@ -66,6 +66,11 @@ class TestEveryModel:
         gradients = [parameter.grad for parameter in model.parameters()]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
+    def test_channels_come_last_in_memory(self, name: str) -> None:
+        filters = [layer.weight for layer in build(name, (3, 32, 32)).modules() if isinstance(layer, nn.Conv2d)]
+        assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in filters)
+        assert not all(weight.is_contiguous() for weight in filters)
+
     @pytest.mark.parametrize("too_small", ["height", "width"])
     def test_an_image_below_the_minimum(self, name: str, too_small: str) -> None:
         side = MINIMUM[name]
@@ -120,6 +125,10 @@ def net(image_shape, num_classes):
     channels, height, width = image_shape
     return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 6), nn.Dropout(), nn.Linear(6, num_classes))
 
+def convolutions(image_shape, num_classes):
+    first, second = nn.Conv2d(image_shape[0], 4, 3), nn.Conv2d(4, 5, 3).to(memory_format=torch.channels_last)
+    return nn.Sequential(first, second, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, num_classes))
+
 def eleven(image_shape, num_classes):
     return net(image_shape, 11)
 
@@ -152,6 +161,11 @@ class TestOnesOwnModel:
         assert model.head.weight.shape == (9, 6)
         assert isinstance(model.backbone.model, nn.Sequential)
         assert model.digest() == build("my_models:net", (3, 5, 5), 9).digest()
+
+    def test_it_chooses_its_own_order_of_memory(self) -> None:
+        model = build("my_models:convolutions", (3, 8, 8))
+        strides = [layer.weight.stride() for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+        assert strides == [(27, 9, 3, 1), (36, 1, 12, 4)]
 
     def test_a_named_head(self) -> None:
         assert build("my_models:softmaxed", head="0.3").head.weight.shape == (4, 6)

@@ -1,10 +1,12 @@
 """The two tables of the paper's appendix, written again."""
 
+import copy
 import re
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from ccvr.models.mobilenet_v2 import InvertedResidual, mobilenet_v2
 from ccvr.models.simple_cnn import simple_cnn
@@ -150,6 +152,90 @@ class TestSimpleCnn:
         z = model[:-1](torch.randn(4, 3, 32, 32))
         assert z.shape == (4, 256)
         assert z.min() < 0 < z.max()
+
+
+def counting(*size: int, share: float = 1.0) -> Tensor:
+    """−1, 0 and 1: sums of their products are exact, so that maxima over different patches tie."""
+    return torch.randint(-1, 2, size).double() * (torch.rand(size) < share)
+
+
+def drawn(kind: str, shape: tuple[int, int, int]) -> Tensor:
+    torch.manual_seed(1)
+    x = torch.randn(4, *shape).double()
+    if kind == "constant areas":
+        x[0] = 0.7
+        x[1, :, :, shape[2] // 2 :] = -0.3
+    return counting(4, *shape) if kind == "ties" else x
+
+
+def trainable(kind: str, shape: tuple[int, int, int]) -> nn.Module:
+    """A simple-cnn in float64, whose convolutions suit the kind of image."""
+    torch.manual_seed(0)
+    model = simple_cnn(shape, 10).double().to(memory_format=torch.channels_last).train()
+    with torch.no_grad():
+        for layer in (model.layer1[0], model.layer2[0]):
+            if kind == "ties":
+                layer.weight.copy_(counting(*layer.weight.shape, share=0.1))
+                layer.bias.copy_(counting(*layer.bias.shape))
+        if kind.startswith("below zero"):
+            (model.layer1 if kind.endswith("first") else model.layer2)[0].bias.fill_(-100)
+    return model
+
+
+def in_order(model: nn.Module) -> nn.Sequential:
+    """The same layers, one after the other, in the usual order of memory."""
+    layers = copy.deepcopy(dict(model.named_children()))
+    plain = nn.Sequential()
+    for name, layer in layers.items():
+        plain.add_module(name, layer.to(memory_format=torch.contiguous_format))
+    return plain.train(model.training)
+
+
+def close(ours: Tensor, plain: Tensor) -> bool:
+    return bool((ours - plain).abs().max() <= 1e-12 * max(1, plain.abs().max()))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 17, 23)])
+class TestSimpleCnnTakesAShorterWay:
+    @pytest.mark.parametrize("kind", ["noise", "constant areas", "ties", "below zero first", "below zero second"])
+    def test_in_training_to_the_scores_and_gradients_of_its_layers_in_order(
+        self, kind: str, shape: tuple[int, int, int]
+    ) -> None:
+        x, model = drawn(kind, shape), trainable(kind, shape)
+        plain = in_order(model)
+        for network in (model, plain):
+            functional.cross_entropy(network(x), torch.arange(4)).backward()
+        assert close(model(x), plain(x))
+        expected = dict(plain.named_parameters())
+        for name, parameter in model.named_parameters():
+            assert close(parameter.grad, expected[name].grad), name
+        silent = [name for name, p in model.named_parameters() if name.endswith("0.bias") and not p.grad.any()]
+        below = {"below zero first": ["layer1.0.bias"], "below zero second": ["layer1.0.bias", "layer2.0.bias"]}
+        assert silent == below.get(kind, []), "the kind of image is what it says"
+
+    def test_that_cannot_be_told_apart_where_maxima_tie(self, shape: tuple[int, int, int]) -> None:
+        """The numbers above tie as they should: maxima of more than one patch, above zero, in both layers."""
+        z, plain = drawn("ties", shape), in_order(trainable("ties", shape))
+        for layer in (plain.layer1, plain.layer2):
+            windows = layer[0](z).unfold(2, 2, 2).unfold(3, 2, 2).flatten(4)
+            largest = windows.amax(4, keepdim=True)
+            assert ((windows == largest).sum(4) > 1).logical_and(largest[..., 0] > 0).sum() > 10
+            z = layer(z)
+
+    def test_but_not_in_evaluation(self, shape: tuple[int, int, int]) -> None:
+        model = trainable("noise", shape).float().eval()
+        plain = in_order(model).to(memory_format=torch.channels_last)
+        x, fired = drawn("noise", shape).float(), {}
+        for name in ("layer1.2", "layer1", "layer2"):
+            model.get_submodule(name).register_forward_hook(lambda _, inputs, z, name=name: fired.update({name: z}))
+        with torch.no_grad():
+            assert torch.equal(model(x), plain(x))
+            first = plain.layer1(x)
+            second = plain.layer2(first)
+        assert list(fired) == ["layer1.2", "layer1", "layer2"]
+        assert torch.equal(fired["layer1.2"], first)
+        assert torch.equal(fired["layer1"], first)
+        assert torch.equal(fired["layer2"], second)
 
 
 class TestMobileNetV2:

@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
-from ccvr.models.state import Tensors, WeightedMean, buffers_of, num_bytes, parameters_of
+from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, num_bytes, parameters_of
 
 values = st.floats(-1e6, 1e6, width=32)
 weights = st.integers(1, 10**6)
@@ -124,3 +124,105 @@ class TestTensorsOfAModel:
         assert num_bytes(parameters_of(self.model)) == 4 * (6 + 3 + 3 + 3)
         assert num_bytes(parameters_of(self.model), buffers_of(self.model)) == 4 * (6 + 3 + 3 + 3 + 3 + 3) + 8
         assert num_bytes() == 0
+
+
+class Odd(nn.Module):
+    """Tensors of every kind: tied, absent, frozen, not kept, and one that is another tensor after each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.norm = self.again = nn.BatchNorm1d(3)
+        self.without_moments = nn.BatchNorm1d(3, track_running_stats=False)
+        self.frozen = nn.Parameter(torch.randn(2), requires_grad=False)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("passing", torch.zeros(2), persistent=False)
+        self.register_buffer("absent", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes = self.passes + 1
+        self.passing = self.passing + 1
+        return self.without_moments(self.norm(self.second(self.first(x))))
+
+
+def odd(seed: int) -> Odd:
+    torch.manual_seed(seed)
+    return Odd().train()
+
+
+def step(model: nn.Module) -> None:
+    """Change everything that training changes."""
+    model(torch.randn(5, 3)).pow(2).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def state(model: nn.Module) -> Tensors:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def same(one: Tensors, other: Tensors) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+class TestScratch:
+    def test_it_reads_the_state_as_it_is_now(self) -> None:
+        model = odd(0)
+        scratch = Scratch(model)
+        names = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        before = state(model)
+        for _ in range(2):
+            assert set(scratch.parameters()) == names
+            assert same(scratch.parameters() | scratch.buffers(), state(model))
+            assert not set(scratch.parameters()) & set(scratch.buffers())
+            step(model)
+        assert not same(before, state(model))
+
+    def test_it_writes_the_whole_state(self) -> None:
+        source, target = odd(1), odd(2)
+        step(source)
+        scratch = Scratch(target)
+        for _ in range(2):
+            step(target)  # and so puts other tensors in the places
+            assert not same(state(source), state(target))
+            assert scratch.load(source.state_dict()) is target
+            assert same(state(source), state(target))
+        assert target.passing.tolist() == [2, 2], "what is not kept is left alone"
+        assert target.first.weight is target.second.weight
+        assert not target.frozen.requires_grad
+        assert target.second.bias.requires_grad
+
+    def test_what_is_written_is_not_held(self) -> None:
+        given = state(odd(1))
+        kept = {name: tensor.clone() for name, tensor in given.items()}
+        scratch = Scratch(odd(2))
+        step(scratch.load(given))
+        assert same(given, kept)
+
+    def test_what_is_read_is_not_held(self) -> None:
+        model = odd(0)
+        scratch, before = Scratch(model), state(model)
+        read = scratch.parameters() | scratch.buffers()
+        assert not any(tensor.requires_grad for tensor in read.values())
+        for tensor in read.values():
+            tensor.add_(1)
+        assert same(state(model), before)
+        assert all(torch.equal(tensor, before[name] + 1) for name, tensor in read.items()), "tied tensors, one by one"
+        read = scratch.parameters() | scratch.buffers()
+        step(model)
+        assert same(read, before)
+
+    @pytest.mark.parametrize("name", ["first.weight", "second.weight", "frozen", "norm.running_var", "passes"])
+    def test_a_missing_tensor_is_an_error_and_nothing_is_written(self, name: str) -> None:
+        model, given = odd(0), state(odd(1))
+        before = state(model)
+        del given[name]
+        with pytest.raises(KeyError, match=name):
+            Scratch(model).load(given)
+        assert same(state(model), before)
+
+    def test_what_is_trained_is_the_models_own_each_once(self) -> None:
+        model = odd(0)
+        trained = Scratch(model).trained()
+        assert [id(parameter) for parameter in trained] == [id(parameter) for parameter in model.parameters()]
+        assert sum(parameter is model.first.weight for parameter in trained) == 1

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from tests.training.small import NUM_CLASSES
 
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
 from ccvr.training.local import Client
+from tests.training.small import NUM_CLASSES
 
 SIZES = (7, 12, 20)
 

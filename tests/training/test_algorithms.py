@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.training import plain
-from tests.training.small import small_model
 
 from ccvr.core.errors import UnknownName
 from ccvr.core.seeds import stream
@@ -14,6 +12,8 @@ from ccvr.training.algorithms import ALGORITHMS, local_objectives
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
+from tests.training import plain
+from tests.training.small import small_model
 
 BASE = TrainingSpec(
     rounds=2, local_epochs=2, batch_size=4, lr=0.05, momentum=0.9, weight_decay=1e-3, server_momentum=0.3, mu=0.7

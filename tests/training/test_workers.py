@@ -14,20 +14,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.training.small import small_model
 from torch import nn
 
 from ccvr.core.errors import TrainingError
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
 from ccvr.models.split import Normalize, split_model
+from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.algorithms import ALGORITHMS
-from ccvr.training.local import Client
+from ccvr.training.local import Client, GlobalState
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import federate
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import Workers
+from tests.training.small import small_model
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05, client_fraction=0.7, clsprox=0.01)
 
@@ -117,6 +119,70 @@ def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
     assert [report.client for report in state.clients] == [0, *range(1, 21)]
     first = next(place for place, _ in enumerate(held) if 0 in waiting)
     assert max(held[: first + 1]) <= 5, "four that wait, and the one that they wait for"
+
+
+def first_sent():
+    model = awkward_model()
+    return GlobalState(parameters_of(model), buffers_of(model), {})
+
+
+def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, monkeypatch):
+    """Two rounds of a cohort in no order; its first client is the slowest, so that others finish before it."""
+    clients = many_clients((*[4, 7, 5] * 10, 80))
+    cohort = [clients[-1], *clients[1:-1:2], *clients[0:-1:2]]
+    spec = replace(SPEC, algorithm="moon")
+    alone = OneByOne(Scratch(awkward_model()), spec, 2, Memories(tmp_path / "0"))
+    collect, handed_on, finished, waited, ahead = Workers._collect, [], set(), [], []
+
+    def counted(self, round):
+        ahead.append(max(len(worker.tasks) for worker in self._workers))
+        found = collect(self, round)
+        finished.update(found)
+        waited.append(len(finished - {len(handed_on)}) - len(handed_on))  # all but the one that they wait for
+        return found
+
+    monkeypatch.setattr(Workers, "_collect", counted)
+    with pool(2, clients, spec, tmp_path / "2", partial(awkward_model, sleeps=0.01)) as workers:
+        sent, remembered = first_sent(), {}
+        for number in (1, 2):
+            expected = list(alone.train(cohort, sent, remembered, round=number))
+            for result in workers.train(cohort, sent, remembered, round=number):
+                handed_on.append(result)
+                if len(handed_on) % 10 == 5:
+                    time.sleep(0.1)  # time for workers to finish all that they have before any of it is taken
+            assert [result.client for result in handed_on] == [client.id for client in cohort]
+            for ours, theirs in zip(handed_on, expected, strict=True):
+                for name in ("parameters", "buffers", "payload", "num_examples", "num_steps", "remembers"):
+                    assert same(getattr(ours, name), getattr(theirs, name)), (ours.client, name)
+                assert ours.metrics.loss == theirs.metrics.loss
+            assert max(ahead) == 2
+            assert 1 <= max(waited) <= 4
+            remembered = {client.id: number for client in cohort}
+            sent = GlobalState(expected[-1].parameters, expected[-1].buffers, {})
+            for seen in (handed_on, finished, waited, ahead):
+                seen.clear()
+    assert files(tmp_path / "2") == files(tmp_path / "0")
+
+
+@pytest.mark.parametrize("done", [1, 2])
+def test_a_worker_that_is_killed_with_two_clients_names_the_one_it_trained(done, tmp_path):
+    """Clients 5 and 2 are quick. What has been finished is handed on, even when its worker is no more."""
+    clients = many_clients([4 if client in (5, 2) else 80 for client in range(12)])
+    cohort = [clients[5], clients[2], *(client for client in clients if client.id not in (5, 2))]
+    with pool(1, clients, SPEC, tmp_path, partial(awkward_model, sleeps=0.5)) as workers:
+        (worker,) = workers._workers
+        results = workers.train(cohort, first_sent(), {}, round=3)
+        assert next(results).client == 5
+        if done == 2:
+            assert worker.pipe.poll(30)
+        assert [task.client for task in worker.tasks] == [2, 0]
+        os.kill(worker.process.pid, signal.SIGKILL)
+        if done == 2:
+            assert next(results).client == 2
+        with pytest.raises(
+            TrainingError, match=rf"^the worker that trained client {[2, 0][done - 1]} in round 3 ended"
+        ):
+            next(results)
 
 
 def alive(pids):

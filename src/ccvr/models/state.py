@@ -42,6 +42,10 @@ class Scratch(Generic[Model]):
         """Write every tensor, by its name."""
         held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
         there = [name for name, tensor in held.items() if tensor is not None]
+        wrong = [name for name in there if tensors[name].shape != held[name].shape]
+        if wrong:
+            found, expected = list(tensors[wrong[0]].shape), list(held[wrong[0]].shape)
+            raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
         with torch.no_grad():
             torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
         return self.model

@@ -111,8 +111,9 @@ def train_client(
 
 
 def _is_finite(tensors: Tensors) -> bool:
-    """A norm is as finite as all that it sums up, and found sooner than by a look at each number."""
-    return bool(torch.stack(torch._foreach_norm(list(tensors.values()))).isfinite().all())
+    numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+    norms = torch.stack(torch._foreach_norm(numbers))  # finite for finite numbers, unless they overflow; found soon
+    return bool(norms.isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 @contextmanager

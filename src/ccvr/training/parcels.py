@@ -70,7 +70,8 @@ class Mailbox:
             self._arrange(layout)
         self._half ^= 1
         places = self._places[self._half]
-        torch._foreach_copy_(list(places.values()), [tensors[key].detach() for key in places])
+        if places:
+            torch._foreach_copy_(list(places.values()), [tensors[key].detach() for key in places])
         outside = {key: (layout[key], _bytes_of(t)) for key, t in tensors.items() if key not in places}
         bare: dict[str, Any] = {group: {} for group in (*CARRIED, "memory")}
         return Letter(self._half, None if known else layout, outside, replace(result, **bare))

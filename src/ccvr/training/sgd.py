@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
 from ccvr.training.spec import TrainingSpec
@@ -15,6 +15,8 @@ class Sgd:
     def __init__(self, parameters: Sequence[nn.Parameter], spec: TrainingSpec) -> None:
         self._pairs = [(parameter, torch.zeros_like(parameter)) for parameter in parameters if parameter.requires_grad]
         self._spec = spec
+        # torch's fused kernel walks through memory: it is right for tensors without gaps alone.
+        self._fused = all(parameter.is_contiguous() or _is_channels_last(parameter) for parameter in parameters)
 
     def drop_gradients(self) -> None:
         for parameter, _ in self._pairs:
@@ -23,7 +25,9 @@ class Sgd:
     def step(self) -> None:
         """Parameters that took no part in the loss stay as they are."""
         live = [
-            (parameter, parameter.grad, velocity) for parameter, velocity in self._pairs if parameter.grad is not None
+            (parameter, _laid_out_as(parameter, parameter.grad), velocity)
+            for parameter, velocity in self._pairs
+            if parameter.grad is not None
         ]
         if not live:
             return
@@ -33,7 +37,8 @@ class Sgd:
                 parameters,
                 gradients,
                 velocities,
-                fused=True,
+                fused=self._fused,
+                foreach=False,
                 weight_decay=self._spec.weight_decay,
                 momentum=self._spec.momentum,
                 lr=self._spec.lr,
@@ -41,3 +46,14 @@ class Sgd:
                 nesterov=False,
                 maximize=False,
             )
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    return tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The kernel goes by the order of memory; an objective may have put a gradient there in another one."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter.detach()).copy_(gradient.detach())

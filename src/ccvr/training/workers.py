@@ -59,7 +59,8 @@ class _Worker:
     pipe: Connection
     mailbox: Mailbox | None = None
     tasks: deque[_Task] = field(default_factory=deque)
-    round: int = -1
+    knows: bool = False
+    """Whether it has been sent the model of this round."""
 
 
 class Workers:
@@ -125,6 +126,8 @@ class Workers:
     ) -> Iterator[LocalResult]:
         """The results in the cohort's order; at most 2 × workers of them wait for an earlier one."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
+        for worker in self._workers:
+            worker.knows = False
         tasks = (_Task(place, client.id, remembered.get(client.id), round) for place, client in enumerate(cohort))
         todo = deque(tasks)
         for place in range(len(cohort)):
@@ -144,7 +147,7 @@ class Workers:
             for worker in self._workers:
                 if todo and room > 0 and len(worker.tasks) < depth:
                     task, room = todo.popleft(), room - 1
-                    known, worker.round = worker.round == task.round, task.round
+                    known, worker.knows = worker.knows, True
                     worker.tasks.append(task)
                     with contextlib.suppress(OSError):  # a dead worker is told apart when its results are awaited
                         worker.pipe.send((task, None if known else parcel))
