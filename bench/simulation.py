@@ -204,7 +204,9 @@ def main() -> None:
         parser.error(f"give at least 5 repeats, and parts of {', '.join(PARTS)}")
     found: dict[str, Any] = {}
     for name in chosen:
-        found |= PARTS[name](arguments.repeats)
+        figures = PARTS[name](arguments.repeats)
+        print({key: round(value, 3) for key, value in figures.items()}, file=sys.stderr)
+        found |= figures
     if arguments.json:
         print(json.dumps(found))
         return

@@ -27,7 +27,9 @@ class Memories:
             ) from error
 
     def write(self, client: int, round: int, memory: Tensors) -> None:
-        write_atomically(self._path(client, round), save(memory))
+        # Copies in plain order: safetensors refuses channels last, and tensors that share memory.
+        plain = {name: tensor.contiguous().clone() for name, tensor in memory.items()}
+        write_atomically(self._path(client, round), save(plain))
 
     def sweep(self, named: Collection[tuple[int, int]]) -> None:
         """Delete every memory but those of the named (client, round) pairs."""
