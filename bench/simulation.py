@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.workload import SAYS, WORKERS
+from bench.workload import SAYS, TRAINING, WORKERS
 
 Times = dict[str, list[float]]
 Figures = dict[str, float]
@@ -43,6 +43,7 @@ CLAIMS = {
     "over_pfl": ">= 1.0",
     "scaling_1000": "<= 1.3",
 }
+BATCH = TRAINING.batch_size
 NOISE = 0.01
 """Part of a round below which an overhead cannot be told from nothing here."""
 
@@ -102,11 +103,18 @@ def sides(**commands: Sequence[str]) -> Iterator[dict[str, Side]]:
 
 def take_turns(repeats: int, **commands: Sequence[str]) -> Times:
     with sides(**commands) as started:
-        times: Times = {name: [] for name in started}
-        for _ in range(repeats):
-            for name, side in started.items():
-                times[name].append(side.round())
-        return times
+        return turns(started, repeats)
+
+
+def turns(started: dict[str, Side], repeats: int) -> Times:
+    """One round of each side in every turn; another side begins each time, since some leave work behind."""
+    times: Times = {name: [] for name in started}
+    names = list(started)
+    for turn in range(repeats):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(started[name].round())
+    return times
 
 
 def ratio(times: Times, above: str, below: str) -> float:
@@ -131,21 +139,22 @@ def of_bare(repeats: int) -> Figures:
     )
 
 
-def over_flower(repeats: int, *setting: str) -> Figures:
-    number = setting[1]
-    times = take_turns(
-        repeats,
-        **{
-            f"loop_{number}": ("bench.peers.bare", "loop", *setting),
-            f"ours_{number}": ours(*setting),
-            f"flower_{number}": ("bench.peers.flower", *setting),
-        },
-    )
-    loop, mine, theirs = (statistics.median(values) for values in times.values())
+def over_flower(repeats: int, kind: str, number: str) -> Figures:
+    """Whole rounds; and, for what each adds to the steps, rounds of one batch a client, whose steps drown less."""
+    whole = {f"ours_{number}": ours(kind, number), f"flower_{number}": ("bench.peers.flower", kind, number)}
+    times = take_turns(repeats, **whole)
+    batch = f"{kind}/{BATCH}"
+    short = {
+        f"loop_{number}_short": ("bench.peers.bare", "loop", batch, number),
+        f"ours_{number}_short": ours(batch, number),
+        f"flower_{number}_short": ("bench.peers.flower", batch, number),
+    }
+    brief = take_turns(4 * repeats, **short)
+    loop, mine, theirs = (statistics.median(values) for values in brief.values())
     return {
         f"over_flower_{number}": ratio(times, f"flower_{number}", f"ours_{number}"),
         f"overhead_over_flower_{number}": (theirs - loop) / max(mine - loop, NOISE * loop),
-    } | seconds(times)
+    } | seconds(times | brief)
 
 
 def over_pfl(repeats: int) -> Figures:
@@ -167,10 +176,7 @@ def scaling(repeats: int) -> Figures:
     commands = {f"iid_{number}": ours("iid", str(number)) for number in numbers}
     moon = ours("iid", "10000", "--algorithm", "moon", "--fraction", "0.01", "--augment")
     with sides(**commands, moon=moon) as started:
-        times: Times = {name: [] for name in started}
-        for _ in range(repeats):
-            for name, side in started.items():
-                times[name].append(side.round())
+        times = turns(started, repeats)
         peaks = {f"peak_gb_{name}": peak_memory(side.process.pid) / 1e9 for name, side in started.items()}
     ratios = {f"scaling_{number}": ratio(times, f"iid_{number}", "iid_10") for number in numbers[1:]}
     return ratios | seconds(times) | peaks
