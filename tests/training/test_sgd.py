@@ -105,3 +105,17 @@ def test_a_parameter_with_gaps_leaves_its_neighbours_alone():
     Sgd([parameter], TrainingSpec(lr=0.5, momentum=0.9, weight_decay=0.0)).step()
     assert torch.equal(whole[:, ::2], torch.full((4, 3), -0.5))
     assert not whole[:, 1::2].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@each_spec
+def test_half_precision_moves_as_torchs_plain_loop_moves_it(spec, dtype):
+    start = torch.linspace(-1, 1, 320, dtype=torch.float64).to(dtype)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimiser, plain = Sgd([ours], spec), torchs([theirs], spec, foreach=False, fused=False)
+    for _ in range(3):
+        ours.grad, theirs.grad = ours.detach().clone(), theirs.detach().clone()
+        optimiser.step()
+        plain.step()
+    assert torch.allclose(ours, theirs, rtol=1e-12 if dtype == torch.float64 else 0)
+    assert not torch.equal(ours[:256], start[:256])

@@ -15,8 +15,7 @@ class Sgd:
     def __init__(self, parameters: Sequence[nn.Parameter], spec: TrainingSpec) -> None:
         self._pairs = [(parameter, torch.zeros_like(parameter)) for parameter in parameters if parameter.requires_grad]
         self._spec = spec
-        # torch's fused kernel walks through memory: it is right for tensors without gaps alone.
-        self._fused = all(parameter.is_contiguous() or _is_channels_last(parameter) for parameter in parameters)
+        self._fused = all(_suits_the_kernel(parameter) for parameter in parameters)
 
     def drop_gradients(self) -> None:
         for parameter, _ in self._pairs:
@@ -48,8 +47,10 @@ class Sgd:
             )
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
-    return tensor.is_contiguous(memory_format=torch.channels_last)
+def _suits_the_kernel(tensor: Tensor) -> bool:
+    """The fused kernel walks through memory, gaps and all, and leaves most of a half-precision tensor as it was."""
+    dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    return dense and tensor.dtype in (torch.float32, torch.float64)
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
