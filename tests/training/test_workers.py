@@ -126,6 +126,16 @@ def first_sent():
     return GlobalState(parameters_of(model), buffers_of(model), {})
 
 
+def test_results_that_nobody_asked_for_are_not_taken_for_the_next_round_s(tmp_path):
+    clients, spec = many_clients((30, 9, 9, 17, 4)), replace(SPEC, client_fraction=1.0)
+    with pool(2, clients, spec, tmp_path) as workers:
+        next(workers.train(clients, first_sent(), {}, round=1))  # a quorum of one
+        second = list(workers.train(clients, first_sent(), {}, round=2))
+        fresh = list(workers.train(clients, first_sent(), {}, round=2))
+    assert [result.client for result in second] == [client.id for client in clients]
+    assert same([result.parameters for result in second], [result.parameters for result in fresh])
+
+
 def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, monkeypatch):
     """Two rounds of a cohort in no order; its first client is the slowest, so that others finish before it."""
     clients = many_clients((*[4, 7, 5] * 10, 80))

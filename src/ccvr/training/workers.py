@@ -126,6 +126,8 @@ class Workers:
     ) -> Iterator[LocalResult]:
         """The results in the cohort's order; at most 2 × workers of them wait for an earlier one."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
+        while any(worker.tasks for worker in self._workers):
+            self._collect(round)  # of a round whose results were not all asked for: they are nobody's
         for worker in self._workers:
             worker.knows = False
         tasks = (_Task(place, client.id, remembered.get(client.id), round) for place, client in enumerate(cohort))
