@@ -100,6 +100,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
+    if options.steps < 1 or options.repeats < 1:
+        parser.error("give at least 1 step and 1 repeat")
     torch.set_num_threads(1)
     keep_freed_memory()
     take = batches()
