@@ -96,7 +96,7 @@ class Workers:
             except BaseException:
                 self.close()
                 raise
-        # The files are unlinked now, and live on in the workers' mappings: from here on, nothing is left by whoever is killed.
+        # The files are unlinked now, and live on in the workers' mappings: from here on a kill leaves nothing behind.
         return self
 
     def __exit__(self, *error: object) -> None:
