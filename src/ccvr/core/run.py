@@ -45,7 +45,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 OWN = {
     *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
-    *("checkpoints", "memories", "statistics", "heads"),
+    *("checkpoints", "memories", "statistics", "heads", "analysis"),
 }
 """Everything that a run folder holds."""
 
@@ -106,6 +106,9 @@ class RunFolder:
 
     def statistics(self, name: str) -> Path:
         return self.path / "statistics" / f"{name}.safetensors"
+
+    def analysis(self, name: str) -> Path:
+        return self.path / "analysis" / f"{name}.safetensors"
 
     def head(self, label: str) -> Path:
         return self.path / "heads" / f"{label}.safetensors"
