@@ -114,10 +114,10 @@ class TestArrays:
     def test_come_back(self, tmp_path):
         arrays = {"x": np.arange(6.0).reshape(2, 3)[:, ::-1], "n": np.array(3)}
         path = tmp_path / "a.safetensors"
-        path.write_bytes(arrays_to_bytes(arrays, {"name": "Ünï \"<b>\"", "values": [1, None]}))
+        path.write_bytes(arrays_to_bytes(arrays, {"name": 'Ünï "<b>"', "values": [1, None]}))
         read, about = read_arrays(path)
         assert {name: array.tolist() for name, array in read.items()} == {"x": [[2, 1, 0], [5, 4, 3]], "n": 3}
-        assert about == {"name": "Ünï \"<b>\"", "values": [1, None]}
+        assert about == {"name": 'Ünï "<b>"', "values": [1, None]}
 
     @pytest.mark.parametrize("damage", [b"", b"x" * 40, None])
     def test_damaged_are_one_error(self, tmp_path, damage):

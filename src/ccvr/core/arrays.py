@@ -27,9 +27,13 @@ def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays of a file, and what they are about."""
     try:
         with safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})[KEY])
-            if header["format"] != FORMAT:
-                raise ValueError(f"the format is {header['format']!r}, this version reads {FORMAT!r}")
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(header["about"])  # noqa: SIM118
+            about = _about(json.loads((file.metadata() or {})[KEY]))
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}). Delete it and run `ccvr analyze` again.") from error
+
+
+def _about(header: Any) -> dict[str, Any]:
+    if header["format"] != FORMAT:
+        raise ValueError(f"the format is {header['format']!r}, this version reads {FORMAT!r}")
+    return dict(header["about"])

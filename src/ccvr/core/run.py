@@ -46,6 +46,7 @@ def _writing(path: Path) -> Iterator[None]:
 OWN = {
     *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
     *("checkpoints", "memories", "statistics", "heads", "analysis"),
+    *("report.html", "figures"),
 }
 """Everything that a run folder holds."""
 

@@ -1,0 +1,57 @@
+"""What features give away of the images."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ccvr.core.arrays import Array
+from ccvr.report.figures.panel import Panel, lines
+from ccvr.report.palette import shown
+from ccvr.report.runs import RunFiles
+
+
+def inversion(run: RunFiles) -> list[Panel]:
+    """Originals above their reconstructions for each n, then similarity against n."""
+    if "inversion" not in run.analyses:
+        return []
+    arrays, about = run.analyses["inversion"]
+    numbers = about["numbers"]
+    owner = f"client {about['client']}, class {shown(run.class_names[about['class']])}"
+    similar = {n: float(np.mean(arrays[f"similarity_{n}"])) for n in numbers}
+    chance = {n: float(np.mean(arrays[f"chance_{n}"])) for n in numbers}
+    pictures = (
+        f"Pictures of {owner}: for means of {', '.join(map(str, numbers))} features, the original that is most alike "
+        "above what was reconstructed from the mean."
+    )
+    series = {"reconstruction": similar, "by chance": {n: v for n, v in chance.items() if np.isfinite(v)}}
+    points = {name: [(float(n), v) for n, v in found.items()] for name, found in series.items() if found}
+    figure, axes = lines(points, "features in the mean", "structural similarity", whole=False)
+    axes.set_xscale("log")
+    axes.set_xticks(numbers, [str(n) for n in numbers])
+    axes.minorticks_off()
+    words = ", ".join(f"n = {n}: {value:.3f}" for n, value in similar.items())
+    return [
+        Panel(_grid(arrays, numbers), pictures, "originals and reconstructions"),
+        Panel(figure, f"Similarity of reconstruction and closest original: {words}.", "similarity"),
+    ]
+
+
+def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
+    most = max(len(arrays[f"originals_{n}"]) for n in numbers)
+    figure = Figure(figsize=(4.5, min(0.62 * 2 * len(numbers) + 0.2, 6)))
+    every = figure.subplots(2 * len(numbers), most, squeeze=False)
+    for row, axes_of_row in enumerate(every):
+        n, kind = numbers[row // 2], ("originals", "reconstructions")[row % 2]
+        pictures = arrays[f"{kind}_{n}"]
+        for place, axes in enumerate(axes_of_row):
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+            axes.grid(visible=False)
+            if place < len(pictures):
+                axes.imshow(_pixels(pictures[place]), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes_of_row[0].set_ylabel(f"n = {n}" if row % 2 == 0 else "", rotation=0, ha="right", va="top")
+    return figure
+
+
+def _pixels(image: Array) -> Array:
+    """[C, H, W] → [H, W] or [H, W, 3]."""
+    return image[0] if image.shape[0] != 3 else image.transpose(1, 2, 0)

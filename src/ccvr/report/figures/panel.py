@@ -1,0 +1,151 @@
+"""The parts that figures are made of: a panel, lines, bars, cells."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from ccvr.core.arrays import Array
+from ccvr.report.palette import COLOURS, INK, SEQUENTIAL, Pen, pens, shown
+from ccvr.report.runs import RunFiles
+from ccvr.report.svg import hover
+
+WIDTH = 4.5
+MOST_HOVERS = 400
+"""Points or cells of a panel that tell their values; more would make the page heavy."""
+MOST_NAMES = 20
+"""Names along an axis, or in a legend."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing: what it shows in words for whoever cannot see it, and a name where it stands beside others."""
+
+    figure: Figure
+    alt: str
+    name: str = ""
+
+
+Draw = Callable[[Sequence[RunFiles]], list[Panel]]
+
+
+def of_each_run(draw: Callable[[RunFiles], list[Panel]]) -> Draw:
+    """A figure with panels of every run that has what it takes."""
+    return lambda runs: [
+        Panel(panel.figure, panel.alt, " · ".join(filter(None, [run.name, panel.name])))
+        for run in runs
+        for panel in draw(run)
+    ]
+
+
+def sheet(height: float = 3.0, width: float = WIDTH) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height))
+    return figure, figure.add_subplot()
+
+
+def lines(
+    series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, *, unit: str = "", whole: bool = True
+) -> tuple[Figure, Axes]:
+    """Named lines through points (x, y)."""
+    figure, axes = sheet(3.0 + 0.16 * len(series) * (len(series) > 1))
+    telling = sum(map(len, series.values())) <= MOST_HOVERS
+    for (name, points), pen in zip(series.items(), pens(), strict=False):
+        axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour, label=shown(name))
+        for each in points if telling else ():
+            dot(axes, *each, pen, f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})")
+    axes.set(xlabel=x, ylabel=y)
+    if whole:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if len(series) > 1:
+        legend(figure, axes)
+    return figure, axes
+
+
+def dot(axes: Axes, x: float, y: float, pen: Pen, words: str) -> None:
+    (point,) = axes.plot([x], [y], pen.marker, color=pen.colour, linestyle="none")
+    hover(point, words)
+
+
+def legend(figure: Figure, axes: Axes) -> None:
+    """Names below the axes, where they hide nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    if len(names) <= MOST_NAMES:
+        figure.legend(handles, names, loc="outside lower center", ncols=2 if len(names) > 3 else max(len(names), 1))
+
+
+def bars(series: Mapping[str, Sequence[float | None]], names: Sequence[str], x: str, *, unit: str = "") -> Figure:
+    """Groups of horizontal bars: one group for each name, one bar in it for each series."""
+    size = 0.8 / len(series)
+    figure, axes = sheet(max(1.9, 0.7 + len(names) * (0.12 + 0.13 * len(series))))
+    for number, (label, values) in enumerate(series.items()):
+        for place, value in enumerate(values):
+            if value is not None:
+                (bar,) = axes.barh(place + (number - (len(series) - 1) / 2) * size, value, size * 0.92)
+                bar.set_facecolor(COLOURS[number % len(COLOURS)])
+                hover(bar, f"{names[place]}, {label}: {value:.2f}{unit}")
+    axes.set_yticks(range(len(names)), [shown(name, 20) for name in names])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.invert_yaxis()
+    axes.set_xlabel(x)
+    if len(series) > 1:
+        handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
+        figure.legend(handles, [shown(label) for label in series], loc="outside lower center", ncols=3)
+    return figure
+
+
+def cells(
+    matrix: Array,
+    rows: tuple[str, Sequence[object]],
+    columns: tuple[str, Sequence[object]],
+    scale: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    digits: int = 0,
+) -> Figure:
+    """A matrix as coloured cells with a scale beside it; few cells tell their values."""
+    height, width = matrix.shape
+    figure, axes = sheet(min(1.3 + 0.25 * height, 4.2))
+    low = float(np.nanmin(matrix)) if low is None else low
+    high = float(np.nanmax(matrix)) if high is None else high
+    image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), rasterized=True)
+    for (i, j), value in np.ndenumerate(matrix) if matrix.size <= MOST_HOVERS else ():
+        part = (value - low) / max(high - low, 1e-9)
+        cell = Rectangle((j, i), 1, 1, facecolor=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), linewidth=0)
+        hover(cell, f"{rows[0]} {rows[1][i]}, {columns[0]} {columns[1][j]}: {value:,.{digits}f}")
+        axes.add_patch(cell)
+    if matrix.size <= MOST_HOVERS:
+        image.set_visible(False)
+    bar = figure.colorbar(image, ax=axes, label=scale, pad=0.02)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    axes.set(xlabel=columns[0], ylabel=rows[0], xlim=(0, width), ylim=(height, 0))
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    _names(axes, rows[1], "y")
+    _names(axes, columns[1], "x")
+    return figure
+
+
+def _names(axes: Axes, names: Sequence[object], which: str) -> None:
+    """Names in the middle of the cells; of many, every so manyth."""
+    step = -(-len(names) // MOST_NAMES)
+    places = np.arange(0, len(names), step)
+    labels = [shown(names[place], 14) for place in places]
+    turned = which == "x" and max(map(len, labels)) * len(labels) > 45
+    set_ticks = axes.set_xticks if which == "x" else axes.set_yticks
+    set_ticks(places + 0.5, labels, rotation=90 if turned else 0)
+    axes.tick_params(axis="both", length=0)
+
+
+def stars(axes: Axes, points: Sequence[tuple[float, float]], colour: str = INK, name: str = "paper") -> None:
+    """The paper's points."""
+    for place, (x, y) in enumerate(points):
+        label = name if not place else None
+        (star,) = axes.plot([x], [y], "*", color=colour, markersize=8, linestyle="none", label=label)
+        hover(star, f"{name}: {y:.2f}")
