@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+import tomli_w
 
 from ccvr.core.errors import RunError
 from ccvr.report.drawn import draw, save_figures
@@ -183,8 +184,6 @@ class TestHostileNames:
             path = make_run(f"run-{number}", said=results())
             (path / "results.json").write_text(json.dumps(said))  # as escapes: half a character cannot be written
             made = spec(data__name=HOSTILE[number % 6].replace("\x00", ""))
-            import tomli_w
-
             (path / "spec.toml").write_text(tomli_w.dumps(made), encoding="utf-8")
             (path / "provenance.json").write_text(json.dumps({"command": HOSTILE, "versions": {name: name}}))
             paths.append(path)
@@ -205,7 +204,6 @@ class TestHostileNames:
         assert "\u202e" not in text
         assert text.count("<svg ") == text.count("</svg>")
         assert html.escape(HOSTILE[0]) in text
-        assert "猫" * 200 not in text
 
     def test_cannot_make_it_ask_the_network(self, text: str) -> None:
         seen = Seen(text)

@@ -11,9 +11,9 @@ from typing import Any
 
 from ccvr.report.drawn import Drawn
 from ccvr.report.groups import Group, Spread, group
-from ccvr.report.palette import plain, shown
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import inline
+from ccvr.report.text import plain, shown
 
 FIELDS = (
     *("data.name", "partition.kind", "partition.alpha", "partition.classes_per_client", "partition.num_clients"),
@@ -73,9 +73,9 @@ def _text(value: object) -> str:
     return escape(plain(value))
 
 
-def _name(value: object) -> str:
+def _name(value: object, most: int = 80) -> str:
     """A name from a run; its direction does not spread to what stands around it."""
-    return f"<bdi>{_text(shown(value, 120))}</bdi>"
+    return f"<bdi>{_text(shown(value, most))}</bdi>"
 
 
 def _card(found: Group) -> str:
@@ -191,8 +191,14 @@ def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
 
 
 def _setting(value: Any) -> str:
-    words = value if isinstance(value, str) else DASH if value is None else json.dumps(value, ensure_ascii=False)
-    return _name(words or DASH)
+    words = (
+        value
+        if isinstance(value, str)
+        else DASH
+        if value is None
+        else json.dumps(value, ensure_ascii=False, default=str)
+    )
+    return _name(words or DASH, 2000)
 
 
 def _section(name: str, drawn: Sequence[Drawn]) -> str:

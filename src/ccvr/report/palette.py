@@ -1,16 +1,15 @@
 """One look for all figures: colours that a colour-blind reader can tell apart, and axes that can be read."""
 
 import itertools
-import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from matplotlib import rc_context
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999")
 """Okabe and Ito's, without black and yellow: one drowns in the dark, the other in the light."""
-BEFORE, AFTER = COLOURS[1], COLOURS[0]
+BEFORE, AFTER = COLOURS[:2]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
 SEQUENTIAL = "cividis"
@@ -60,18 +59,3 @@ def pens() -> Iterator[Pen]:
         turn = number // len(COLOURS)
         marker = MARKERS[(number + turn) % len(MARKERS)]
         yield Pen(COLOURS[number % len(COLOURS)], DASHES[turn % len(DASHES)], marker)
-
-
-def shown(name: object, most: int = 24) -> str:
-    """A name as a figure can show it: one line, not too long, nothing that turns the text around."""
-    text = "".join(" " if char.isspace() else char for char in plain(name))
-    return text if len(text) <= most else f"{text[: most - 9]}…{text[-8:]}"
-
-
-def plain(text: object) -> str:
-    """Text without control characters, halves of characters and marks that turn the direction of what follows."""
-    return "".join(
-        char if unicodedata.category(char) not in ("Cc", "Cs") or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-        for char in str(text)
-        if not 0x202A <= ord(char) <= 0x202E and not 0x2066 <= ord(char) <= 0x2069
-    )

@@ -15,6 +15,7 @@ from ccvr.core.arrays import Array, read_arrays
 from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
 from ccvr.core.run import RunFolder
+from ccvr.report.text import shown
 
 UNCALIBRATED = "uncalibrated"
 NOT_SETTINGS = ("seed", "data.root", "workers")
@@ -78,7 +79,7 @@ class RunFiles:
 
     @property
     def class_names(self) -> list[str]:
-        return [str(name) for name in self.results["class_names"]]
+        return [shown(name, 40) for name in self.results["class_names"]]
 
     @property
     def settings(self) -> dict[str, Any]:

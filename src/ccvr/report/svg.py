@@ -8,7 +8,8 @@ import warnings
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 
-from ccvr.report.palette import INK, look, plain
+from ccvr.report.palette import INK, look
+from ccvr.report.text import plain
 
 HOVER = "hover-"
 
@@ -20,7 +21,7 @@ def hover(artist: Artist, text: str) -> None:
 
 def save_bytes(figure: Figure, kind: str) -> bytes:
     """The figure as a file; the same figure gives the same bytes."""
-    dates = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {"Software": None}}
     file = io.BytesIO()
     with look(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's browser has it

@@ -4,9 +4,10 @@ import numpy as np
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.panel import Panel, bars, cells, sheet
-from ccvr.report.palette import AFTER, BEFORE, shown
+from ccvr.report.palette import AFTER, BEFORE
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import hover
+from ccvr.report.text import shown
 
 MOST_HEADS = 30
 MOST_BARS = 20

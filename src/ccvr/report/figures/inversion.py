@@ -5,8 +5,8 @@ from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.panel import Panel, lines
-from ccvr.report.palette import shown
 from ccvr.report.runs import RunFiles
+from ccvr.report.text import shown
 
 
 def inversion(run: RunFiles) -> list[Panel]:

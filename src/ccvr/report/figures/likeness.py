@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ccvr.report.figures.panel import Panel, cells, legend, sheet
-from ccvr.report.palette import pens, shown
+from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import hover
+from ccvr.report.text import shown
 
 KINDS = {"cka": "", "cka-against": "compared with"}
 """Analysis → what it is called beside a run's own."""

@@ -11,9 +11,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from ccvr.core.arrays import Array
-from ccvr.report.palette import COLOURS, INK, SEQUENTIAL, Pen, pens, shown
+from ccvr.report.palette import COLOURS, INK, SEQUENTIAL, Pen, pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import hover
+from ccvr.report.text import shown
 
 WIDTH = 4.5
 MOST_HOVERS = 400

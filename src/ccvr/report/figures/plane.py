@@ -3,8 +3,9 @@
 import numpy as np
 
 from ccvr.report.figures.panel import MOST_NAMES, Panel, sheet
-from ccvr.report.palette import COLOURS, MARKERS, shown
+from ccvr.report.palette import COLOURS, MARKERS
 from ccvr.report.runs import RunFiles
+from ccvr.report.text import shown
 
 
 def tsne(run: RunFiles) -> list[Panel]:
@@ -22,11 +23,11 @@ def tsne(run: RunFiles) -> list[Panel]:
         for label in np.unique(arrays[key]):
             chosen = points[arrays[key] == label]
             colour, marker = COLOURS[label % len(COLOURS)], MARKERS[(label // len(COLOURS)) % len(MARKERS)]
-            style = {"s": 5, "linewidths": 0, "alpha": 0.75, "rasterized": True}
-            axes.scatter(*chosen.T, c=colour, marker=marker, label=shown(run.class_names[label], 12), **style)
+            name = shown(run.class_names[label], 12)
+            axes.plot(*chosen.T, marker, color=colour, markersize=2.2, mew=0, alpha=0.75, rasterized=True, label=name)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         if len(run.class_names) <= MOST_NAMES:
-            figure.legend(loc="outside lower center", ncols=5, markerscale=2, handletextpad=0.1, columnspacing=0.8)
+            figure.legend(loc="outside lower center", ncols=5, markerscale=2.5, handletextpad=0.1, columnspacing=0.8)
         panels.append(Panel(figure, alt, title))
     return panels

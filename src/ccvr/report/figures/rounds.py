@@ -1,6 +1,7 @@
 """What the rounds brought and what they cost."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ccvr.report.figures.panel import Panel, lines
@@ -52,7 +53,7 @@ def times(runs: Sequence[RunFiles]) -> list[Panel]:
     speeds: dict[str, Points] = {}
     for run in runs:
         epochs = int(run.setting("training.local_epochs", 1))
-        speeds |= _series([run], lambda each, epochs=epochs: _speed(each, epochs))  # type: ignore[misc]
+        speeds |= _series([run], partial(_speed, epochs=epochs))
     return seconds + _panel(speeds, "speed", "samples/s", "training samples a second")
 
 

@@ -6,8 +6,9 @@ from statistics import mean
 
 from ccvr.report import paper
 from ccvr.report.figures.panel import Panel, dot, legend, lines, sheet, stars
-from ccvr.report.palette import COLOURS, pens, shown
+from ccvr.report.palette import AFTER, BEFORE, INK, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.text import shown
 
 SWEPT = ("num_virtual", "seed", "bytes", "seconds")
 
@@ -34,7 +35,7 @@ def virtual_features(run: RunFiles) -> list[Panel]:
     if not series:
         return []
     figure, axes = lines(series, "virtual features per class", "test accuracy, %", unit=" %", whole=False)
-    axes.axhline(run.before, color=COLOURS[1], linestyle=":", label=UNCALIBRATED)
+    axes.axhline(run.before, color=INK, linestyle=":", label=UNCALIBRATED)
     column = _column(run)
     if column is not None and run.algorithm in paper.VIRTUAL:
         stars(axes, [(n, row[column]) for n, row in paper.VIRTUAL[run.algorithm].items()], name="paper, CCVR")
@@ -65,8 +66,8 @@ def clients(runs: Sequence[RunFiles]) -> list[Panel]:
         figure, axes = lines(series, "clients", "test accuracy, %", unit=" %")
         if _column(run) == paper.ALPHAS.index(0.1) and run.algorithm in paper.CLIENTS:
             rows = paper.CLIENTS[run.algorithm].items()
-            stars(axes, [(n, before) for n, (before, _) in rows], COLOURS[0], "paper, before")
-            stars(axes, [(n, after) for n, (_, after) in rows], COLOURS[1], "paper, after")
+            stars(axes, [(n, before) for n, (before, _) in rows], BEFORE, "paper, before")
+            stars(axes, [(n, after) for n, (_, after) in rows], AFTER, "paper, after")
         words = ", ".join(
             f"{b[0]:g} clients {b[1]:.2f} % → {a[1]:.2f} %" for b, a in zip(*series.values(), strict=True)
         )

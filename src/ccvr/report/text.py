@@ -1,0 +1,18 @@
+"""Text from runs, made fit to be shown."""
+
+import unicodedata
+
+
+def shown(name: object, most: int = 24) -> str:
+    """A name as a figure can show it: one line, not too long, nothing that turns the text around."""
+    text = "".join(" " if char.isspace() else char for char in plain(name))
+    return text if len(text) <= most else f"{text[: most - 9]}…{text[-8:]}"
+
+
+def plain(text: object) -> str:
+    """Text without control characters, halves of characters and marks that turn the direction of what follows."""
+    return "".join(
+        char if unicodedata.category(char) not in ("Cc", "Cs") or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for char in str(text)
+        if not 0x202A <= ord(char) <= 0x202E and not 0x2066 <= ord(char) <= 0x2069
+    )
