@@ -2,26 +2,14 @@
 
 import base64
 import hashlib
-import json
-import shlex
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
-from typing import Any
 
+from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, section, what_was_run
 from ccvr.report.drawn import Drawn
-from ccvr.report.groups import Group, Spread, group
-from ccvr.report.runs import UNCALIBRATED, RunFiles
-from ccvr.report.svg import inline
-from ccvr.report.text import plain, shown
-
-FIELDS = (
-    *("data.name", "partition.kind", "partition.alpha", "partition.classes_per_client", "partition.num_clients"),
-    *("model.name", "training.algorithm", "training.rounds", "training.local_epochs", "training.batch_size"),
-    *("training.lr", "training.client_fraction", "calibration.methods"),
-)
-"""Fields of the spec that are shown at once; the rest unfolds."""
-DASH = "–"
+from ccvr.report.groups import group
+from ccvr.report.markup import as_text
+from ccvr.report.runs import RunFiles
 
 
 def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
@@ -33,16 +21,16 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
     body = "\n".join(
         [
             '<a class="skip" href="#main">Skip to the content</a>',
-            f"<header><h1>{_text(title)}</h1>",
+            f"<header><h1>{as_text(title)}</h1>",
             '<p class="faint">Test accuracy of a federated classifier, before and after its head was calibrated '
             f"(CCVR). {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(drawn)} figures.</p></header>",
             '<main id="main" tabindex="-1">',
-            f'<div class="cards">{"".join(map(_card, groups))}</div>',
-            _contents(drawn, sections),
-            _accuracies(groups),
-            _what(groups),
-            *(_section(name, [each for each in drawn if each.row.section == name]) for name in sections),
-            _repeat(runs),
+            f'<div class="cards">{"".join(map(card, groups))}</div>',
+            contents(drawn, sections),
+            accuracies(groups),
+            what_was_run(groups),
+            *(section(name, [each for each in drawn if each.row.section == name]) for name in sections),
+            how_to_repeat(runs),
             "</main>",
         ]
     )
@@ -55,7 +43,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n<link rel="icon" href="data:,">\n'
-        f"<title>{_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f"<title>{as_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
@@ -66,182 +54,3 @@ def _part(name: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _text(value: object) -> str:
-    """Anything that comes from a run, as text of the page."""
-    return escape(plain(value))
-
-
-def _name(value: object, most: int = 80) -> str:
-    """A name from a run; its direction does not spread to what stands around it."""
-    return f"<bdi>{_text(shown(value, most))}</bdi>"
-
-
-def _card(found: Group) -> str:
-    """The headline of one group: before → after, gain, worst class."""
-    label = found.deployed
-    before, after, gain = found.accuracy(UNCALIBRATED), found.accuracy(label), found.gain(label)
-    seeds = f", {len(found.runs)} seeds" if len(found.runs) > 1 else ""
-    if label == UNCALIBRATED:
-        head = f'<p class="big">{_value(before, "before")}</p><p>The model is saved without calibration.</p>'
-    else:
-        head = (
-            f'<p class="big">{_value(before, "before")} → {_value(after, "after")}</p>'
-            f"<p>{_value(gain, 'gain', '+', ' points')} with {_name(label)}</p>"
-        )
-    worst = [(each, found.worst_class(each)) for each in dict.fromkeys([UNCALIBRATED, label])]
-    words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
-    lowest = f"<p>Worst class: {words}</p>" if words else ""
-    return f'<section class="card"><h2>{_name(found.name)}{seeds}</h2>{head}{lowest}</section>'
-
-
-def _value(spread: Spread, name: str, sign: str = "", unit: str = " %") -> str:
-    return f'<span data-name="{name}" data-value="{spread.mean!r}">{spread.text(sign)}{unit}</span>'
-
-
-def _worst(found: Group, label: str, value: Spread) -> str:
-    run = found.runs[0]
-    if len(found.runs) > 1:
-        return f"{value.text()} %"
-    recalls = run.results["per_class_recall"][label]
-    return f"{value.text()} % ({_name(run.class_names[recalls.index(value.mean)])})"
-
-
-def _contents(drawn: Sequence[Drawn], sections: Sequence[str]) -> str:
-    links = ['<li><a href="#accuracies">Accuracy</a></li>', '<li><a href="#what">What was run</a></li>']
-    for name in sections:
-        inside = "".join(
-            f'<li><a href="#figure-{each.row.id}">{each.row.title}</a></li>'
-            for each in drawn
-            if each.row.section == name
-        )
-        links.append(f'<li><a href="#{_id(name)}">{name}</a><ul>{inside}</ul></li>')
-    links.append('<li><a href="#repeat">How to repeat it</a></li>')
-    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
-
-
-def _id(section: str) -> str:
-    return section.lower().replace(" ", "-")
-
-
-def _accuracies(groups: Sequence[Group]) -> str:
-    """Every head of every group: mean ± standard deviation over seeds."""
-    names = ("run", "seeds", "head", "accuracy, %", "gain", "worst class, %", "worst client, %")
-    head = "".join(
-        f'<th scope="col"{"" if name in ("run", "head") else " class=n"}><button type="button">{name}</button></th>'
-        for name in names
-    )
-    rows = []
-    for each in groups:
-        for label in each.heads:
-            star = " *" if label == each.deployed else ""
-            gain = None if label == UNCALIBRATED else each.gain(label)
-            cells = [
-                f"<td>{_name(each.name)}</td>",
-                _number(str(len(each.runs)), len(each.runs)),
-                f"<td>{_name(label)}{star}</td>",
-                _spread(each.accuracy(label)),
-                _spread(gain, "+"),
-                _spread(each.worst_class(label)),
-                _spread(each.worst_client(label)),
-            ]
-            rows.append(f"<tr>{''.join(cells)}</tr>")
-    several = any(len(each.runs) > 1 for each in groups)
-    note = " Mean ± standard deviation over seeds." if several else ""
-    return (
-        '<h2 id="accuracies">Accuracy</h2><p class="faint">On the test set; gain in points over the trained head. '
-        f"* saved as the run's model.{note} The headers sort.</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy of every head">'
-        f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
-    )
-
-
-def _spread(spread: Spread | None, sign: str = "") -> str:
-    return _number(DASH, -1e9) if spread is None else _number(spread.text(sign), spread.mean)
-
-
-def _number(text: str, value: float) -> str:
-    return f'<td class="n" data-value="{value!r}">{text}</td>'
-
-
-def _what(groups: Sequence[Group]) -> str:
-    settings = [each.runs[0].settings for each in groups]
-    every = list(dict.fromkeys(key for each in settings for key in each))
-    apart = [key for key in every if any(each.get(key) != settings[0].get(key) for each in settings)]
-    first = [key for key in every if key in FIELDS or key in apart]
-    rest = [key for key in every if key not in first]
-    table = _settings(first, groups)
-    more = f"<details><summary>All other fields</summary>{_settings(rest, groups)}</details>" if rest else ""
-    return f'<h2 id="what">What was run</h2>{table}{more}'
-
-
-def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
-    head = "".join(f'<th scope="col">{_name(each.name)}</th>' for each in groups)
-    rows = "".join(
-        f'<tr><th scope="row">{_text(key)}</th>'
-        + "".join(f"<td>{_setting(each.runs[0].settings.get(key))}</td>" for each in groups)
-        + "</tr>"
-        for key in keys
-    )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Fields of the spec">'
-        f'<table><thead><tr><th scope="col">field</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _setting(value: Any) -> str:
-    words = (
-        value
-        if isinstance(value, str)
-        else DASH
-        if value is None
-        else json.dumps(value, ensure_ascii=False, default=str)
-    )
-    return _name(words or DASH, 2000)
-
-
-def _section(name: str, drawn: Sequence[Drawn]) -> str:
-    return f'<h2 id="{_id(name)}">{name}</h2>' + "\n".join(map(_figure, drawn))
-
-
-def _figure(each: Drawn) -> str:
-    row = each.row
-    panels = "".join(
-        '<div class="panel">'
-        + (f"<p>{_name(panel.name)}</p>" if len(each.panels) > 1 else "")
-        + inline(panel.figure, f"{row.id}-{number}", panel.alt)
-        + "</div>"
-        for number, panel in enumerate(each.panels)
-    )
-    return (
-        f'<h3 id="figure-{row.id}">{row.title}</h3><figure aria-labelledby="figure-{row.id}">'
-        f'<figcaption>{row.caption}</figcaption><div class="panels">{panels}</div></figure>'
-    )
-
-
-def _repeat(runs: Sequence[RunFiles]) -> str:
-    parts = ['<h2 id="repeat">How to repeat it</h2>']
-    for run in runs:
-        found = run.provenance
-        command = found.get("command")
-        words = shlex.join(map(str, command)) if isinstance(command, list) else "ccvr run spec.toml"
-        facts = {
-            "commit": found.get("commit"),
-            "seed": run.spec.get("seed"),
-            "started": found.get("started"),
-            **{f"version of {name}": value for name, value in _mapping(found.get("versions")).items()},
-            **_mapping(found.get("hardware")),
-        }
-        rows = "".join(
-            f'<tr><th scope="row">{_text(key)}</th><td>{_setting(value)}</td></tr>' for key, value in facts.items()
-        )
-        parts.append(
-            f"<h3>{_name(run.name)}</h3><pre>{_text(words)}</pre>"
-            f"<details><summary>Commit, versions, machine</summary><table><tbody>{rows}</tbody></table></details>"
-        )
-    return "".join(parts)
-
-
-def _mapping(value: object) -> dict[str, Any]:
-    return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
