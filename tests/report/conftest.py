@@ -81,20 +81,21 @@ def analyses() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     }
 
 
+def write_run(path: Path, *, analyzed: bool = True, made: Any = None, said: Any = None) -> Path:
+    folder = RunFolder(path)
+    folder.path.mkdir()
+    folder.spec.write_text(tomli_w.dumps(made or spec()), encoding="utf-8")
+    folder.results.write_text(json.dumps(said or results()))  # as escapes: half a character cannot be written
+    command = ["ccvr", "run", "--out", "a folder"]
+    folder.write_json(folder.provenance, {"command": command, "commit": "abc", "versions": {"torch": "2"}})
+    folder.rounds.write_text("".join(json.dumps(record(r)) + "\n" for r in (1, 2, 3)))
+    save_file({"label_counts": np.arange(12).reshape(4, 3)}, folder.partition)
+    for key, (arrays, about) in analyses().items() if analyzed else ():
+        folder.analysis(key).parent.mkdir(exist_ok=True)
+        folder.analysis(key).write_bytes(arrays_to_bytes(arrays, about))
+    return folder.path
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    def make(name: str = "run", *, analyzed: bool = True, made: Any = None, said: Any = None) -> Path:
-        folder = RunFolder(tmp_path / name)
-        folder.path.mkdir()
-        folder.spec.write_text(tomli_w.dumps(made or spec()), encoding="utf-8")
-        folder.write_json(folder.results, said or results())
-        command = ["ccvr", "run", "--out", "a folder"]
-        folder.write_json(folder.provenance, {"command": command, "commit": "abc", "versions": {"torch": "2"}})
-        folder.rounds.write_text("".join(json.dumps(record(r)) + "\n" for r in (1, 2, 3)))
-        save_file({"label_counts": np.arange(12).reshape(4, 3)}, folder.partition)
-        for key, (arrays, about) in analyses().items() if analyzed else ():
-            folder.analysis(key).parent.mkdir(exist_ok=True)
-            folder.analysis(key).write_bytes(arrays_to_bytes(arrays, about))
-        return folder.path
-
-    return make
+    return lambda name="run", **options: write_run(tmp_path / name, **options)

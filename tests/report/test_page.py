@@ -9,15 +9,15 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-import tomli_w
 
+from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
 from ccvr.report.drawn import draw, save_figures
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group
 from ccvr.report.page import page
 from ccvr.report.runs import RunFiles, read_runs
-from tests.report.conftest import CALIBRATION, MakeRun, results, spec
+from tests.report.conftest import CALIBRATION, MakeRun, analyses, results, spec, write_run
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -55,15 +55,26 @@ def page_of(*paths: Path) -> str:
     return page(runs, draw(runs))
 
 
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page about a run with all analyses."""
+    return page_of(write_run(tmp_path_factory.mktemp("one") / "run"))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("two")
+    return page_of(write_run(folder / "a"), write_run(folder / "b", analyzed=False))
+
+
 def drawn_ids(text: str) -> list[str]:
     return re.findall(r'<h3 id="figure-([\w-]+)"', text)
 
 
 class TestNumbers:
-    def test_the_headline_is_what_the_results_say(self, make_run: MakeRun) -> None:
-        path = make_run()
-        said = json.loads((path / "results.json").read_text())["accuracy"]
-        text = page_of(path)
+    def test_the_headline_is_what_the_results_say(self, one: str) -> None:
+        said = results()["accuracy"]
+        text = one
         values = {name: float(value) for name, value in re.findall(r'data-name="(\w+)" data-value="([^"]+)"', text)}
         expected = {"before": said["uncalibrated"], "after": said["ccvr"]}
         assert values == expected | {"gain": said["ccvr"] - said["uncalibrated"]}
@@ -71,8 +82,8 @@ class TestNumbers:
         assert "+6.13 points" in text
         assert "Worst class: 1.50 % (<bdi>dog</bdi>) → 60.13 % (<bdi>cat</bdi>)" in text
 
-    def test_the_table_has_every_head(self, make_run: MakeRun) -> None:
-        cells = re.findall(r'<td class="n" data-value="([^"]+)">([^<]*)<', page_of(make_run()))
+    def test_the_table_has_every_head(self, one: str) -> None:
+        cells = re.findall(r'<td class="n" data-value="([^"]+)">([^<]*)<', one)
         shown = [text for _, text in cells]
         assert shown == [
             *("1", "61.50", "–", "1.50", "12.35"),
@@ -80,15 +91,14 @@ class TestNumbers:
             *("1", "70.00", "+8.50", "70.00", "–"),
         ]
 
-    def test_bars_tell_the_recalls(self, make_run: MakeRun) -> None:
-        text = page_of(make_run())
+    def test_bars_tell_the_recalls(self, one: str) -> None:
         for words in ("cat, uncalibrated: 50.00 %", "dog, ccvr: 70.00 %", "oracle: 70.00 %", "run: 60 % (round 3)"):
-            assert f"<title>{words}</title>" in text
+            assert f"<title>{words}</title>" in one
 
     def test_seeds_are_taken_together(self, make_run: MakeRun) -> None:
         afters = [66.0, 68.0, 69.0]
-        paths = [make_run(f"s{i}", made=spec(i), said=results(after=a)) for i, a in enumerate(afters)]
-        paths.append(make_run("other", made=spec(0, training__lr=0.5)))
+        paths = [make_run(f"s{i}", made=spec(i), said=results(after=a), analyzed=False) for i, a in enumerate(afters)]
+        paths.append(make_run("other", made=spec(0, training__lr=0.5), analyzed=False))
         runs = read_runs(paths)
         groups = group(runs)
         assert [len(each.runs) for each in groups] == [3, 1]
@@ -99,14 +109,14 @@ class TestNumbers:
         assert groups[0].accuracy("ccvr") == Spread(mean(afters), stdev(afters))
         assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page_of(*paths)
 
-    def test_it_can_be_repeated(self, make_run: MakeRun) -> None:
-        assert "<pre>ccvr run --out &#x27;a folder&#x27;</pre>" in page_of(make_run())
+    def test_it_can_be_repeated(self, one: str) -> None:
+        assert "<pre>ccvr run --out &#x27;a folder&#x27;</pre>" in one
 
 
 class TestFigures:
-    def test_a_run_with_all_analyses_has_all_but_the_sweeps(self, make_run: MakeRun) -> None:
+    def test_a_run_with_all_analyses_has_all_but_the_sweeps(self, one: str) -> None:
         sweeps = {"virtual", "clients", "amounts"}
-        assert drawn_ids(page_of(make_run())) == [row.id for row in FIGURES if row.id not in sweeps]
+        assert drawn_ids(one) == [row.id for row in FIGURES if row.id not in sweeps]
 
     def test_what_is_missing_is_left_out(self, make_run: MakeRun) -> None:
         path = make_run(analyzed=False)
@@ -127,8 +137,8 @@ class TestFigures:
         for label in said["accuracy"]:
             said["per_class_recall"].setdefault(label, [1.0, 2.0, 3.0])
             said["client_accuracy"].setdefault(label, {"mean": 1.0, "worst": 1.0, "p10": 1.0})
-        one = make_run("one", made=spec(data__name="cifar10"), said=said)
-        two = make_run("two", made=spec(data__name="cifar10", partition__num_clients=50))
+        one = make_run("one", made=spec(data__name="cifar10"), said=said, analyzed=False)
+        two = make_run("two", made=spec(data__name="cifar10", partition__num_clients=50), analyzed=False)
         text = page_of(one, two)
         assert {"virtual", "clients", "amounts"} <= set(drawn_ids(text))
         assert "60.50 % with 50, 67.63 % with 100, 65.00 % with 500" in text
@@ -136,17 +146,17 @@ class TestFigures:
         assert "<title>paper, before: 57.94</title>" in text
         assert "none: 61.50 %, 100: 65.00 %, all: 70.00 %" in text
 
-    def test_every_drawing_has_words_and_a_size(self, make_run: MakeRun) -> None:
-        drawings = Seen(page_of(make_run("a"), make_run("b"))).all("svg")
-        assert len(drawings) > 30
+    def test_every_drawing_has_words_and_a_size(self, two: str) -> None:
+        drawings = Seen(two).all("svg")
+        assert len(drawings) > 25
         for attrs in drawings:
             assert attrs["role"] == "img"
             assert len(attrs["aria-label"] or "") > 20
             assert re.fullmatch(r"[\d.]+pt", attrs["width"] or "")
             assert re.fullmatch(r"[\d.]+pt", attrs["height"] or "")
 
-    def test_ids_are_there_once_and_links_arrive(self, make_run: MakeRun) -> None:
-        seen = Seen(page_of(make_run("a"), make_run("b")))
+    def test_ids_are_there_once_and_links_arrive(self, two: str) -> None:
+        seen = Seen(two)
         assert len(seen.ids) == len(set(seen.ids))
         links = [str(attrs.get("href") or attrs.get("xlink:href")) for _, attrs in seen.tags]
         assert {link[1:] for link in links if link.startswith("#")} <= set(seen.ids)
@@ -172,41 +182,40 @@ class TestFigures:
         assert "<title>class 40: 40.00 % → 40.00 %</title>" in text
 
 
-class TestHostileNames:
-    @pytest.fixture
-    def text(self, make_run: MakeRun) -> str:
-        paths = []
-        for number, name in enumerate(HOSTILE):
-            names = [name, HOSTILE[0], HOSTILE[1]]
-            said = results(class_names=names, deployed=name)
-            for key in ("accuracy", "per_class_recall", "client_accuracy", "calibrations"):
-                said[key][name] = said[key].pop("ccvr")
-            path = make_run(f"run-{number}", said=results())
-            (path / "results.json").write_text(json.dumps(said))  # as escapes: half a character cannot be written
-            made = spec(data__name=HOSTILE[number % 6].replace("\x00", ""))
-            (path / "spec.toml").write_text(tomli_w.dumps(made), encoding="utf-8")
-            (path / "provenance.json").write_text(json.dumps({"command": HOSTILE, "versions": {name: name}}))
-            paths.append(path)
-        bad = paths[0].with_name("<img src=x onerror=alert(1)>")
-        shutil.copytree(paths[0], bad)
-        return page_of(*paths, bad)
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page about a run in which everything that has a name has a hostile one."""
+    folder = tmp_path_factory.mktemp("hostile")
+    said = results(class_names=HOSTILE[:3], deployed=HOSTILE[0])
+    for key in ("accuracy", "per_class_recall", "client_accuracy", "calibrations"):
+        said[key][HOSTILE[0]] = said[key].pop("ccvr")
+        said[key] |= dict.fromkeys(HOSTILE, said[key]["oracle"])
+    path = write_run(folder / HOSTILE[1].replace("/", ""), made=spec(data__name=HOSTILE[2]), said=said)
+    (path / "provenance.json").write_text(json.dumps({"command": HOSTILE, "versions": dict.fromkeys(HOSTILE, "1")}))
+    names = {"heads": ["uncalibrated", *HOSTILE[:2]]}
+    for key in ("confusion", "norms"):
+        (path / "analysis" / f"{key}.safetensors").write_bytes(arrays_to_bytes(analyses()[key][0], names))
+    other = write_run(folder / "other", analyzed=False, said=results(class_names=HOSTILE[3:6]))
+    return page_of(path, other)
 
-    def test_cannot_script_the_page(self, text: str) -> None:
-        seen = Seen(text)
+
+class TestHostileNames:
+    def test_cannot_script_the_page(self, hostile: str) -> None:
+        seen = Seen(hostile)
         assert len(seen.all("script")) == 1
         assert len(seen.all("style")) == 1
         assert not seen.all("img")
         assert not [key for _, attrs in seen.tags for key in attrs if key.startswith("on")]
 
-    def test_cannot_break_it(self, text: str) -> None:
-        assert text.encode("utf-8")
-        assert "\x00" not in text
-        assert "\u202e" not in text
-        assert text.count("<svg ") == text.count("</svg>")
-        assert html.escape(HOSTILE[0]) in text
+    def test_cannot_break_it(self, hostile: str) -> None:
+        assert hostile.encode("utf-8")
+        assert "\x00" not in hostile
+        assert "\u202e" not in hostile
+        assert hostile.count("<svg ") == hostile.count("</svg>")
+        assert html.escape(HOSTILE[0]) in hostile
 
-    def test_cannot_make_it_ask_the_network(self, text: str) -> None:
-        seen = Seen(text)
+    def test_cannot_make_it_ask_the_network(self, hostile: str) -> None:
+        seen = Seen(hostile)
         policy = next(a["content"] for a in seen.all("meta") if a.get("http-equiv") == "Content-Security-Policy")
         assert str(policy).startswith("default-src 'none'; img-src data:;")
         for _, attrs in seen.tags:
@@ -215,12 +224,11 @@ class TestHostileNames:
 
 
 class TestSize:
-    def test_the_same_files_give_the_same_bytes(self, make_run: MakeRun) -> None:
-        path = make_run()
-        assert page_of(path) == page_of(path)
+    def test_the_same_files_give_the_same_bytes(self, one: str, make_run: MakeRun) -> None:
+        assert page_of(make_run()) == one
 
-    def test_ten_runs_are_light(self, make_run: MakeRun) -> None:
-        assert len(page_of(*(make_run(f"r{i}") for i in range(10))).encode()) < 5_000_000
+    def test_ten_runs_are_light(self, one: str) -> None:
+        assert 10 * len(one.encode()) < 5_000_000
 
 
 class TestDamage:

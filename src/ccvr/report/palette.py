@@ -26,6 +26,7 @@ LOOK = {
     "axes.spines.right": False,
     "axes.titlesize": 9,
     "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
     "legend.fontsize": 8,
     "legend.frameon": False,
     "lines.linewidth": 1.6,

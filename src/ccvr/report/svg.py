@@ -12,6 +12,8 @@ from ccvr.report.palette import INK, look
 from ccvr.report.text import plain
 
 HOVER = "hover-"
+FONT = re.compile(r"font-family: (?:&#?\w+;|[^;\"])*;? ?")
+"""The page chooses the font."""
 
 
 def hover(artist: Artist, text: str) -> None:
@@ -41,7 +43,7 @@ def inline(figure: Figure, name: str, alt: str) -> str:
 
 
 def _tag(tag: str, name: str) -> str:
-    tag = tag.replace(INK, "currentColor")
+    tag = FONT.sub("", tag.replace(INK, "currentColor"))
     title = re.search(rf' id="{HOVER}([0-9a-f]*)"', tag)
     if title:
         words = html.escape(plain(bytes.fromhex(title[1]).decode()))
