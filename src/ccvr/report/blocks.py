@@ -11,7 +11,7 @@ from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import inline
 
 FIELDS = (
-    *("data.name", "partition.kind", "partition.alpha", "partition.classes_per_client", "partition.num_clients"),
+    *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
     *("model.name", "training.algorithm", "training.rounds", "training.local_epochs", "training.batch_size"),
     *("training.lr", "training.client_fraction", "calibration.methods"),
 )
@@ -119,7 +119,7 @@ def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
 
 
 def section(name: str, drawn: Sequence[Drawn]) -> str:
-    return f'<h2 id="{_id(name)}">{name}</h2>' + "\n".join(map(_figure, drawn))
+    return f'<h2 id="{_id(name)}">{name}</h2><div class="figures">{"".join(map(_figure, drawn))}</div>'
 
 
 def _figure(each: Drawn) -> str:
@@ -132,8 +132,9 @@ def _figure(each: Drawn) -> str:
         for number, panel in enumerate(each.panels)
     )
     return (
-        f'<h3 id="figure-{row.id}">{row.title}</h3><figure aria-labelledby="figure-{row.id}">'
-        f'<figcaption>{row.caption}</figcaption><div class="panels">{panels}</div></figure>'
+        f'<figure{" class=wide" if len(each.panels) > 1 else ""} aria-labelledby="figure-{row.id}">'
+        f'<h3 id="figure-{row.id}">{row.title}</h3><figcaption>{row.caption}</figcaption>'
+        f'<div class="panels">{panels}</div></figure>'
     )
 
 

@@ -24,7 +24,9 @@ def accuracy(run: RunFiles) -> list[Panel]:
         axes.annotate(f"{value:.2f}{gain}", (value, place), (3, 0), textcoords="offset points", va="center", size=8)
     axes.axvline(run.before, color=BEFORE, linestyle=":", linewidth=1)
     axes.set_yticks(range(len(heads)), [shown(label) for label in heads])
-    axes.set(xlim=(0, max(heads.values()) * 1.3 + 1), xlabel="test accuracy, % (gain in points)")
+    axes.set(
+        xlim=(0, max(heads.values()) * 1.3 + 1), xticks=range(0, 101, 20), xlabel="test accuracy, % (gain in points)"
+    )
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.invert_yaxis()

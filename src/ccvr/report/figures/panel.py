@@ -38,7 +38,7 @@ Draw = Callable[[Sequence[RunFiles]], list[Panel]]
 def of_each_run(draw: Callable[[RunFiles], list[Panel]]) -> Draw:
     """A figure with panels of every run that has what it takes."""
     return lambda runs: [
-        Panel(panel.figure, panel.alt, " · ".join(filter(None, [run.name, panel.name])))
+        Panel(panel.figure, panel.alt, " · ".join(filter(None, [run.name if len(runs) > 1 else "", panel.name])))
         for run in runs
         for panel in draw(run)
     ]
@@ -118,7 +118,7 @@ def cells(
     image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), rasterized=True)
     for (i, j), value in np.ndenumerate(matrix) if matrix.size <= MOST_HOVERS else ():
         part = (value - low) / max(high - low, 1e-9)
-        cell = Rectangle((j, i), 1, 1, facecolor=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), linewidth=0)
+        cell = Rectangle((j, i), 1, 1, color=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), linewidth=0.4)
         hover(cell, f"{rows[0]} {rows[1][i]}, {columns[0]} {columns[1][j]}: {value:,.{digits}f}")
         axes.add_patch(cell)
     if matrix.size <= MOST_HOVERS:
