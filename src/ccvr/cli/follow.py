@@ -53,9 +53,10 @@ def write_report_of(path: Path) -> Path | None:
     with _telling("Figures are missing"):
         for _ in analyze(folder, names):
             pass
+    page = None
     with _telling("No report"):
-        return write_report((path,))
-    return None
+        page = write_report((path,))
+    return page
 
 
 @contextlib.contextmanager

@@ -124,7 +124,7 @@ def find_cka(subject: Subject) -> Found:
 def find_separability(subject: Subject) -> Found:
     """[P, P]: sliced Wasserstein distances of the classes' Gaussians, and what each calibration gained."""
     evidence = RunEvidence(subject.run.engine, subject.run.model, subject.run.folder)
-    total = evidence.merged(Request("full", "none", None, 0))
+    total = evidence.merged(Request())
     found = separability(total.gaussians(), rng=subject.rng("separability"))
     accuracy = subject.run.results["accuracy"]
     gains = {label: accuracy[label] - accuracy[UNCALIBRATED] for label in subject.labels if label != UNCALIBRATED}

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib import rc_context
 
@@ -16,7 +16,7 @@ SEQUENTIAL = "cividis"
 INK = "#010203"
 """Text and axes. On the page it gives way to the page's own colour."""
 
-LOOK = {
+LOOK: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
     "grid.color": INK,
     "grid.alpha": 0.15,

@@ -12,6 +12,7 @@ from ccvr.report.palette import INK, look
 from ccvr.report.text import plain
 
 HOVER = "hover-"
+DPI = {"svg": 110, "png": 200, "pdf": 200}
 FONT = re.compile(r"font-family: (?:&#?\w+;|[^;\"])*;? ?")
 """The page chooses the font."""
 
@@ -27,7 +28,7 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
     file = io.BytesIO()
     with look(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's browser has it
-        figure.savefig(file, format=kind, metadata=dates[kind], **({"dpi": 200} if kind == "png" else {}))
+        figure.savefig(file, format=kind, metadata=dates[kind], dpi=DPI[kind])
     return file.getvalue()
 
 

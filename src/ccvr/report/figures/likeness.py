@@ -18,6 +18,11 @@ def _names(run: RunFiles) -> dict[str, str]:
     return {kind: " ".join(filter(None, [run.name, words])) for kind, words in KINDS.items() if kind in run.analyses}
 
 
+def _short(layer: str) -> str:
+    """The end of a layer's path."""
+    return shown(".".join(layer.split(".")[-2:]), 16)
+
+
 def means(runs: Sequence[RunFiles]) -> list[Panel]:
     """The mean over pairs of clients: a line for each run, and for what it was compared with."""
     found = {(run.name, name): run.analyses[kind][1] for run in runs for kind, name in _names(run).items()}
@@ -30,7 +35,7 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
         for place, (layer, mean) in enumerate(zip(about["layers"], about["mean"], strict=True)):
             (point,) = axes.plot([place], [mean], pen.marker, color=pen.colour)
             hover(point, f"{name}, {layer}: {mean:.3f}")
-    axes.set_xticks(range(len(deepest)), [shown(layer, 16) for layer in deepest], rotation=45, ha="right")
+    axes.set_xticks(range(len(deepest)), [_short(layer) for layer in deepest], rotation=45, ha="right")
     axes.set(ylabel="mean CKA", ylim=(0, 1.03))
     legend(figure, axes)
     words = "; ".join(
@@ -44,13 +49,15 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
 def pairs(run: RunFiles) -> list[Panel]:
     """First, middle and last layer: every client's model with every other's."""
     panels = []
+    kept = [run.analyses[kind][0]["cka"] for kind in _names(run)]
+    low = min((float(np.floor(10 * cka.min()) / 10) for cka in kept), default=0.0)  # one scale for all
     for kind, name in _names(run).items():
         arrays, about = run.analyses[kind]
         layers, clients = about["layers"], about["clients"]
         for place in dict.fromkeys((0, len(layers) // 2, len(layers) - 1)):
             matrix = arrays["cka"][place]
             axis = ("client", clients)
-            figure = cells(matrix, axis, axis, "CKA", low=0, high=1, digits=3)
+            figure = cells(matrix, axis, axis, "CKA", low=min(low, 0.9), high=1, digits=3)
             alt = f"CKA of {len(clients)} clients in the layer {layers[place]}: mean {about['mean'][place]:.3f}."
             title = f"{layers[place]}, {KINDS[kind]}" if KINDS[kind] else layers[place]
             panels.append(Panel(figure, f"{name}: {alt}", title))

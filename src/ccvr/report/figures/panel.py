@@ -124,7 +124,7 @@ def cells(
     if matrix.size <= MOST_HOVERS:
         image.set_visible(False)
     bar = figure.colorbar(image, ax=axes, label=scale, pad=0.02)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     axes.set(xlabel=columns[0], ylabel=rows[0], xlim=(0, width), ylim=(height, 0))
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -137,7 +137,7 @@ def _names(axes: Axes, names: Sequence[object], which: str) -> None:
     """Names in the middle of the cells; of many, every so manyth."""
     step = -(-len(names) // MOST_NAMES)
     places = np.arange(0, len(names), step)
-    labels = [shown(names[place], 14) for place in places]
+    labels = [shown(names[int(place)], 14) for place in places]
     turned = which == "x" and max(map(len, labels)) * len(labels) > 45
     set_ticks = axes.set_xticks if which == "x" else axes.set_yticks
     set_ticks(places + 0.5, labels, rotation=90 if turned else 0)
