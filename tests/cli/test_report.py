@@ -15,7 +15,7 @@ def test_a_run_ends_with_its_report(ccvr: Command, tmp_path: Path) -> None:
 
 
 def test_a_run_without_report(ccvr: Command, tmp_path: Path) -> None:
-    code, out, _ = ccvr("run", *SMALL, "--out", "mine", "--report", "False")
+    code, out, _ = ccvr("run", *SMALL, "--out", "mine", "--no-report")
     assert code == 0
     assert "Report" not in out
     assert not (tmp_path / "mine" / "report.html").exists()

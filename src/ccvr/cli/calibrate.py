@@ -38,7 +38,7 @@ class CalibrateArguments:
     quiet: bool = False
     """Print errors only."""
     report: bool = True
-    """Write report.html at the end."""
+    """Write report.html at the end; --no-report leaves it out."""
 
 
 def command(argv: list[str]) -> None:

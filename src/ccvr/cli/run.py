@@ -32,7 +32,7 @@ class RunArguments:
     quiet: bool = False
     """Print errors only."""
     report: bool = True
-    """Write report.html at the end."""
+    """Write report.html at the end; --no-report leaves it out."""
     spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
 
 

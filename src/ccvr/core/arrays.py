@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def arrays_to_bytes(arrays: Mapping[str, Array], about: Mapping[str, Any]) -> bytes:
     """A safetensors file; ``about`` is JSON in its header."""
     header = json.dumps({"format": FORMAT, "about": about}, ensure_ascii=False)
-    return save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {KEY: header})
+    return save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {KEY: header})
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
