@@ -16,7 +16,7 @@ OPTIONS = {
         "--overwrite",
         "--dry-run",
         "--quiet",
-        "--report",
+        "--no-report",
         "--seed",
         "--training.rounds",
         "--calibration.methods",

@@ -12,7 +12,7 @@ from ccvr.report.palette import INK, look
 from ccvr.report.text import plain
 
 HOVER = "hover-"
-DPI = {"svg": 110, "png": 200, "pdf": 200}
+DPI = {"svg": 90, "png": 200, "pdf": 200}
 FONT = re.compile(r"font-family: (?:&#?\w+;|[^;\"])*;? ?")
 """The page chooses the font."""
 
@@ -44,7 +44,10 @@ def inline(figure: Figure, name: str, alt: str) -> str:
 
 
 def _tag(tag: str, name: str) -> str:
-    tag = FONT.sub("", tag.replace(INK, "currentColor"))
+    tag = FONT.sub("", tag.replace(INK, "currentColor")).replace("; stroke-linejoin: miter", "")
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is enough
+    if tag.startswith("<path"):
+        tag = re.sub(r" ?\n(?=[A-Za-z\"])", "", tag)
     title = re.search(rf' id="{HOVER}([0-9a-f]*)"', tag)
     if title:
         words = html.escape(plain(bytes.fromhex(title[1]).decode()))

@@ -118,7 +118,7 @@ def cells(
     image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), rasterized=True)
     for (i, j), value in np.ndenumerate(matrix) if matrix.size <= MOST_HOVERS else ():
         part = (value - low) / max(high - low, 1e-9)
-        cell = Rectangle((j, i), 1, 1, color=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), linewidth=0.4)
+        cell = Rectangle((j, i), 1, 1, facecolor=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), lw=0, clip_on=False)
         hover(cell, f"{rows[0]} {rows[1][i]}, {columns[0]} {columns[1][j]}: {value:,.{digits}f}")
         axes.add_patch(cell)
     if matrix.size <= MOST_HOVERS:

@@ -24,7 +24,7 @@ def tsne(run: RunFiles) -> list[Panel]:
             chosen = points[arrays[key] == label]
             colour, marker = COLOURS[label % len(COLOURS)], MARKERS[(label // len(COLOURS)) % len(MARKERS)]
             name = shown(run.class_names[label], 12)
-            axes.plot(*chosen.T, marker, color=colour, markersize=2.2, mew=0, alpha=0.75, rasterized=True, label=name)
+            axes.plot(*chosen.T, marker, color=colour, markersize=2.2, mew=0, rasterized=True, label=name)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         if len(run.class_names) <= MOST_NAMES:
