@@ -21,6 +21,18 @@ def spread(norms: Tensor) -> float:
     return (norms.std(correction=0) / norms.mean()).item()
 
 
+def lean(norms: Tensor, counts: Tensor) -> Tensor:
+    """How far each client's head leans towards what the client has, [K] float64: row norms against samples, [K, C].
+
+    Pearson's correlation over the classes: 1 where norms grow with samples; nan where one of the two does not vary.
+    """
+    if norms.shape != counts.shape or norms.dim() != 2:
+        shapes = f"{list(norms.shape)} and {list(counts.shape)}"
+        raise AnalysisError(f"norms and samples have the shapes {shapes}; give two of clients and classes, [K, C].")
+    x, y = (each.double() - each.double().mean(1, keepdim=True) for each in (norms, counts))
+    return (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))  # 0 / 0 is nan
+
+
 @dataclass(frozen=True)
 class NormChange:
     """Norms [C] of two heads' rows."""

@@ -12,6 +12,7 @@ from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import analyze
 from ccvr.experiment.events import Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
 
@@ -36,6 +37,9 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
     page = write_report_of(path) if report and worked else None
+    if worked:
+        with _telling("Figures are not logged"):
+            log_figures(RunFolder(path))
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         print(headline(results))

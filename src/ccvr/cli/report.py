@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 from ccvr.cli.arguments import parse
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
-from ccvr.report.drawn import draw, save_figures
+from ccvr.report.drawn import ELSEWHERE, draw, save_figures
 from ccvr.report.page import page
 from ccvr.report.runs import read_runs
 
@@ -49,6 +49,6 @@ def write_report(runs: tuple[Path, ...], out: Path | None = None, *, kinds: tupl
         raise RunError(f"{path} is a folder. Name a file: -o {path / 'report.html'}")
     found = read_runs(runs)
     drawn = draw(found)
-    write_atomically(path, page(found, drawn).encode())
+    write_atomically(path, page(found, drawn).encode(), remedy=ELSEWHERE)
     save_figures(drawn, (runs[0] if len(runs) == 1 else path.parent) / "figures", kinds)
     return path

@@ -13,7 +13,7 @@ from ccvr.analysis.confusion import confusion
 from ccvr.analysis.layer_cka import layer_cka
 from ccvr.analysis.layers import cka_layers
 from ccvr.analysis.mean_inversion import invert_means
-from ccvr.analysis.norms import row_norms
+from ccvr.analysis.norms import lean, row_norms, spread
 from ccvr.analysis.separability import separability
 from ccvr.analysis.tsne import embed
 from ccvr.calibration.spec import UNCALIBRATED
@@ -94,13 +94,26 @@ def find_confusion(subject: Subject) -> Found:
 
 
 def find_norms(subject: Subject) -> Found:
-    """[H, C]: norms of every head's rows. Heads on other features than the trained one's are left out."""
+    """[H, C]: norms of every head's rows, those on other features left out; and how the clients' heads lean, [R]."""
     heads = {label: read_head(subject.run.folder.head(label)).weight for label in subject.labels}
     width = heads[UNCALIBRATED].shape[1]
     norms = {label: row_norms(weight) for label, weight in heads.items() if weight.shape[1] == width}
-    spreads = [f"{label} {float(each.std() / each.mean()):.2f}" for label, each in norms.items()]
-    arrays = {"norms": torch.stack(list(norms.values())).numpy()}
+    spreads = [f"{label} {spread(each):.2f}" for label, each in norms.items()]
+    arrays = {"norms": torch.stack(list(norms.values())).numpy(), **_of_clients(subject)}
     return Found(arrays, {"heads": list(norms)}, f"spread of row norms: {', '.join(spreads[:4])}")
+
+
+def _of_clients(subject: Subject) -> dict[str, Array]:
+    """By round: the clients' mean lean towards their classes and mean spread of row norms, both [R]."""
+    owned = torch.from_numpy(subject.run.setup.label_counts)
+    rounds, leans, spreads = [], [], []
+    for record in subject.run.folder.read_rounds():
+        norms = torch.tensor([each["head_row_norms"] for each in record["clients"]], dtype=torch.float64)
+        counts = owned[[each["client"] for each in record["clients"]]]
+        rounds.append(record["round"])
+        leans.append(lean(norms, counts).nanmean().item())
+        spreads.append(sum(map(spread, norms)) / len(norms))
+    return {"rounds": np.array(rounds, dtype=np.int64), "lean": np.array(leans), "spread": np.array(spreads)}
 
 
 def find_cka(subject: Subject) -> Found:

@@ -40,5 +40,6 @@ def analyze(
 
 
 def _kept(folder: RunFolder, name: str, found: Found, started: float) -> Analyzed:
-    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, found.about))
+    again = "See to its disk and permissions, then `ccvr analyze` the run again"
+    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, found.about), remedy=again)
     return Analyzed(name, found.headline, time.perf_counter() - started)

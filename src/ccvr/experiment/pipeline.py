@@ -17,6 +17,7 @@ from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.log import log_figures, logged, require_tensorboard
 from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
@@ -33,12 +34,13 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
     _require_held_out(spec.calibration.deploy, spec)
     server_update(spec.training)
     local_objectives(spec.training)
+    require_tensorboard(spec)
     setup = prepare(spec)
     setup.fresh_model()
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
         write_atomically(folder.spec, to_toml(spec).encode())
-        yield from _execute(setup, folder)
+        yield from logged(_execute(setup, folder), folder, spec)
 
 
 def resume(folder: RunFolder) -> Iterator[Event]:
@@ -49,7 +51,8 @@ def resume(folder: RunFolder) -> Iterator[Event]:
             return
         spec = read_spec(folder.spec)
         torch.set_num_threads(spec.threads)
-        yield from _execute(prepare(spec), folder)
+        require_tensorboard(spec)
+        yield from logged(_execute(prepare(spec), folder), folder, spec)
 
 
 def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
@@ -97,10 +100,11 @@ def calibrate_again(
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         _require_held_out(chosen or "", spec)
+        require_tensorboard(spec)
         run = reopen(folder)
         setup, engine, model = run.setup, run.engine, run.model
         _note(folder, spec.seed, "calibrated")
-        for scored in fit_all(results, calibrations, setup, engine, model, folder):
+        for scored in logged(fit_all(results, calibrations, setup, engine, model, folder), folder, spec):
             deploy(results, results["deployed"], setup, engine, model, folder)  # a kill loses no finished head
             yield scored
         deploy(results, chosen or results["deployed"], setup, engine, model, folder)
@@ -116,4 +120,5 @@ def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str,
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:
     """Train and calibrate in one call; the run folder is ``out``, and what results.json says comes back."""
     events = list(start(spec, Path(out), overwrite=overwrite))
+    log_figures(RunFolder(Path(out)))
     return next(event.results for event in events if isinstance(event, Finished))

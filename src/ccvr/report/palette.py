@@ -32,9 +32,10 @@ LOOK: dict[Any, Any] = {
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
     "figure.constrained_layout.use": True,
-    "figure.dpi": 110,
-    "savefig.transparent": True,
-    "savefig.dpi": 110,
+    "figure.dpi": 90,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
     "svg.fonttype": "none",
     "svg.hashsalt": "ccvr",
     "text.parse_math": False,  # a name with two dollar signs is a name

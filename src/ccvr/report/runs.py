@@ -18,7 +18,7 @@ from ccvr.core.run import RunFolder
 from ccvr.report.text import shown
 
 UNCALIBRATED = "uncalibrated"
-NOT_SETTINGS = ("seed", "data.root", "workers")
+NOT_SETTINGS = ("seed", "data.root", "workers", "log.tensorboard")
 """Fields of a spec in which runs may differ and still be repeats of each other."""
 
 Analysis = tuple[dict[str, Array], dict[str, Any]]
@@ -92,6 +92,11 @@ class RunFiles:
     @property
     def algorithm(self) -> str:
         return str(self.setting("training.algorithm", "?"))
+
+    @property
+    def label(self) -> str:
+        """The run's name, with its algorithm where the name does not say it."""
+        return self.name if self.algorithm in self.name else f"{self.name} ({self.algorithm})"
 
     @property
     def what(self) -> str:

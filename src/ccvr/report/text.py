@@ -10,9 +10,14 @@ def shown(name: object, most: int = 24) -> str:
 
 
 def plain(text: object) -> str:
-    """Text without control characters, halves of characters and marks that turn the direction of what follows."""
+    """Text without what no document may hold, and without marks that turn the direction of what follows."""
     return "".join(
-        char if unicodedata.category(char) not in ("Cc", "Cs") or char in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        "\N{REPLACEMENT CHARACTER}" if _is_forbidden(char) else char
         for char in str(text)
         if not 0x202A <= ord(char) <= 0x202E and not 0x2066 <= ord(char) <= 0x2069
     )
+
+
+def _is_forbidden(char: str) -> bool:
+    """Control characters, halves of characters, and the last two of each plane, which are none."""
+    return (unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t") or ord(char) & 0xFFFE == 0xFFFE

@@ -3,8 +3,8 @@
 import numpy as np
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import Panel, bars, cells, sheet
-from ccvr.report.palette import AFTER, BEFORE
+from ccvr.report.figures.panel import Panel, bars, cells, dots, sheet
+from ccvr.report.palette import AFTER, BEFORE, Pen
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
@@ -45,10 +45,10 @@ def recall(run: RunFiles) -> list[Panel]:
     if len(run.class_names) <= MOST_BARS:
         return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %"), alt)]
     figure, axes = sheet(3.6)
-    for name, before, after in zip(run.class_names, recalls[UNCALIBRATED], recalls[run.deployed], strict=True):
-        if before is not None and after is not None:
-            (point,) = axes.plot([before], [after], "o", color=AFTER, alpha=0.7)
-            hover(point, f"{name}: {before:.2f} % → {after:.2f} %")
+    pairs = zip(recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
+    both = [(name, *pair) for name, pair in zip(run.class_names, pairs, strict=True) if None not in pair]
+    tips = [f"{name}: {before:.2f} % → {after:.2f} %" for name, before, after in both]
+    dots(axes, [(before, after) for _, before, after in both], Pen(AFTER, "none", "o"), tips).set_alpha(0.7)
     axes.axline((0, 0), slope=1, color=BEFORE, linestyle=":", linewidth=1)
     axes.set(xlabel="recall before, %", ylabel="recall after, %", xlim=(-2, 102), ylim=(-2, 102), aspect="equal")
     return [Panel(figure, alt)]

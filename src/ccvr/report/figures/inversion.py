@@ -8,6 +8,9 @@ from ccvr.report.figures.panel import Panel, lines
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
+MOST_PIXELS = 48
+"""Rows and columns of a picture."""
+
 
 def inversion(run: RunFiles) -> list[Panel]:
     """Originals above their reconstructions for each n, then similarity against n."""
@@ -47,11 +50,13 @@ def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
             axes.spines[:].set_visible(False)
             axes.grid(visible=False)
             if place < len(pictures):
-                axes.imshow(_pixels(pictures[place]), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+                axes.imshow(_pixels(pictures[place]), cmap="gray", vmin=0, vmax=255, interpolation="none")
         axes_of_row[0].set_ylabel(f"n = {n}" if row % 2 == 0 else "", rotation=0, ha="right", va="top")
     return figure
 
 
 def _pixels(image: Array) -> Array:
-    """[C, H, W] → [H, W] or [H, W, 3]."""
-    return image[0] if image.shape[0] != 3 else image.transpose(1, 2, 0)
+    """[C, H, W] → [H, W] or [H, W, 3]; large pictures lose every so manyth row and column."""
+    step = -(-max(image.shape[1:]) // MOST_PIXELS)
+    small = image[:, ::step, ::step]
+    return small[0] if len(small) != 3 else small.transpose(1, 2, 0)

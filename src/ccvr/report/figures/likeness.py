@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ccvr.report.figures.panel import Panel, cells, legend, sheet
+from ccvr.report.figures.panel import Panel, cells, dots, legend, sheet
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
-from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 KINDS = {"cka": "", "cka-against": "compared with"}
@@ -15,7 +14,7 @@ KINDS = {"cka": "", "cka-against": "compared with"}
 
 
 def _names(run: RunFiles) -> dict[str, str]:
-    return {kind: " ".join(filter(None, [run.name, words])) for kind, words in KINDS.items() if kind in run.analyses}
+    return {kind: " ".join(filter(None, [run.label, words])) for kind, words in KINDS.items() if kind in run.analyses}
 
 
 def _short(layer: str) -> str:
@@ -32,9 +31,8 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
     figure, axes = sheet(3.2 + 0.16 * len(found))
     for ((_, name), about), pen in zip(found.items(), pens(), strict=False):
         axes.plot(about["mean"], pen.dash, color=pen.colour, marker=pen.marker, label=shown(name, 30))
-        for place, (layer, mean) in enumerate(zip(about["layers"], about["mean"], strict=True)):
-            (point,) = axes.plot([place], [mean], pen.marker, color=pen.colour)
-            hover(point, f"{name}, {layer}: {mean:.3f}")
+        words = [f"{name}, {layer}: {mean:.3f}" for layer, mean in zip(about["layers"], about["mean"], strict=True)]
+        dots(axes, list(enumerate(about["mean"])), pen, words)
     axes.set_xticks(range(len(deepest)), [_short(layer) for layer in deepest], rotation=45, ha="right")
     axes.set(ylabel="mean CKA", ylim=(0, 1.03))
     legend(figure, axes)

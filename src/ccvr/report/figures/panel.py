@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
@@ -17,7 +17,7 @@ from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 WIDTH = 4.5
-MOST_HOVERS = 400
+MOST_HOVERS = 250
 """Points or cells of a panel that tell their values; more would make the page heavy."""
 MOST_NAMES = 20
 """Names along an axis, or in a legend."""
@@ -57,8 +57,9 @@ def lines(
     telling = sum(map(len, series.values())) <= MOST_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
         axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour, label=shown(name))
-        for each in points if telling else ():
-            dot(axes, *each, pen, f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})")
+        if telling:
+            words = [f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})" for each in points]
+            dots(axes, points, pen, words)
     axes.set(xlabel=x, ylabel=y)
     if whole:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -67,9 +68,13 @@ def lines(
     return figure, axes
 
 
-def dot(axes: Axes, x: float, y: float, pen: Pen, words: str) -> None:
-    (point,) = axes.plot([x], [y], pen.marker, color=pen.colour, linestyle="none")
-    hover(point, words)
+def dots(axes: Axes, points: Sequence[tuple[float, float]], pen: Pen, words: Sequence[str]) -> Line2D:
+    """Points (x, y), each with its words on hover; what is not a number has no place."""
+    placed = [(*point, text) for point, text in zip(points, words, strict=True) if np.isfinite(point).all()]
+    x, y, texts = zip(*placed, strict=True) if placed else ((), (), ())
+    (found,) = axes.plot(x, y, pen.marker, color=pen.colour, linestyle="none")
+    hover(found, *texts)
+    return found
 
 
 def legend(figure: Figure, axes: Axes) -> None:
@@ -115,14 +120,12 @@ def cells(
     figure, axes = sheet(min(1.3 + 0.25 * height, 4.2))
     low = float(np.nanmin(matrix)) if low is None else low
     high = float(np.nanmax(matrix)) if high is None else high
-    image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), rasterized=True)
-    for (i, j), value in np.ndenumerate(matrix) if matrix.size <= MOST_HOVERS else ():
-        part = (value - low) / max(high - low, 1e-9)
-        cell = Rectangle((j, i), 1, 1, facecolor=colormaps[SEQUENTIAL](float(np.clip(part, 0, 1))), lw=0, clip_on=False)
-        hover(cell, f"{rows[0]} {rows[1][i]}, {columns[0]} {columns[1][j]}: {value:,.{digits}f}")
-        axes.add_patch(cell)
+    image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), clip_on=False)
     if matrix.size <= MOST_HOVERS:
-        image.set_visible(False)
+        row, column = (lambda i: f"{rows[0]} {rows[1][i]}"), (lambda j: f"{columns[0]} {columns[1][j]}")
+        hover(image, *(f"{row(i)}, {column(j)}: {v:,.{digits}f}" for (i, j), v in np.ndenumerate(matrix)))
+    else:
+        image.set_rasterized(True)
     bar = figure.colorbar(image, ax=axes, label=scale, pad=0.02)
     bar.outline.set_visible(False)
     axes.set(xlabel=columns[0], ylabel=rows[0], xlim=(0, width), ylim=(height, 0))
@@ -133,12 +136,41 @@ def cells(
     return figure
 
 
-def _names(axes: Axes, names: Sequence[object], which: str) -> None:
+def strips(
+    mixes: Array, values: Array, rows: Sequence[object], columns: Sequence[object], scales: tuple[str, str]
+) -> Figure:
+    """Mixes [K, C] beside values [K, R, C]: each of the K rows is a band, in which R strips run from top to bottom."""
+    bands, depth, width = values.shape
+    figure = Figure(figsize=(WIDTH, min(1.6 + 0.3 * bands, 4.6)))
+    left, right = figure.subplots(1, 2, sharey=True)
+    low, high = np.nanpercentile(values, [1, 99]) if np.isfinite(values).any() else (0.0, 1.0)
+    edges = (np.arange(width + 1), np.arange(bands + 1), np.linspace(0, bands, bands * depth + 1))
+    for axes, matrix, y, limits, scale in (
+        (left, mixes, edges[1], (0.0, max(float(mixes.max()), 1e-9)), scales[0]),
+        (right, values.reshape(-1, width), edges[2], (float(low), float(max(high, low + 1e-9))), scales[1]),
+    ):
+        image = axes.pcolormesh(
+            edges[0], y, matrix, cmap=SEQUENTIAL, vmin=limits[0], vmax=limits[1], rasterized=True, shading="flat"
+        )
+        bar = figure.colorbar(image, ax=axes, label=scale, orientation="horizontal", pad=0.02)
+        bar.outline.set_visible(False)
+        axes.set(ylim=(bands, 0), xlabel="class")
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        for edge in range(1, bands):
+            axes.axhline(edge, color="white", linewidth=1.2)
+        _names(axes, columns, "x", turn_from=20)
+    _names(left, rows, "y")
+    left.set_ylabel("client")
+    return figure
+
+
+def _names(axes: Axes, names: Sequence[object], which: str, *, turn_from: int = 45) -> None:
     """Names in the middle of the cells; of many, every so manyth."""
     step = -(-len(names) // MOST_NAMES)
     places = np.arange(0, len(names), step)
     labels = [shown(names[int(place)], 14) for place in places]
-    turned = which == "x" and max(map(len, labels)) * len(labels) > 45
+    turned = which == "x" and max(map(len, labels)) * len(labels) > turn_from
     set_ticks = axes.set_xticks if which == "x" else axes.set_yticks
     set_ticks(places + 0.5, labels, rotation=90 if turned else 0)
     axes.tick_params(axis="both", length=0)
@@ -146,7 +178,5 @@ def _names(axes: Axes, names: Sequence[object], which: str) -> None:
 
 def stars(axes: Axes, points: Sequence[tuple[float, float]], colour: str = INK, name: str = "paper") -> None:
     """The paper's points."""
-    for place, (x, y) in enumerate(points):
-        label = name if not place else None
-        (star,) = axes.plot([x], [y], "*", color=colour, markersize=8, linestyle="none", label=label)
-        hover(star, f"{name}: {y:.2f}")
+    found = dots(axes, points, Pen(colour, "none", "*"), [f"{name}: {y:.2f}" for _, y in points])
+    found.set(markersize=8, label=name)

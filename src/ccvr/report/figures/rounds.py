@@ -28,33 +28,34 @@ def _ends(series: dict[str, Points], unit: str) -> str:
     )
 
 
-def _panel(series: dict[str, Points], what: str, unit: str, name: str = "") -> list[Panel]:
-    """One panel, if there is anything to show."""
+def by_round(series: dict[str, Points], what: str, unit: str, name: str = "") -> list[Panel]:
+    """One panel of lines, if there is anything to show."""
     if not series:
         return []
     label = f"{what}, {unit}" if unit else what
     figure, axes = lines(series, "round", label, unit=f" {unit}" if unit else "")
-    axes.set_ylim(bottom=0)
+    if min(y for points in series.values() for _, y in points) >= 0:
+        axes.set_ylim(bottom=0)
     return [Panel(figure, f"{what} by round. {_ends(series, f' {unit}' if unit else '')}.", name)]
 
 
 def accuracy(runs: Sequence[RunFiles]) -> list[Panel]:
     series = _series(runs, lambda each: each.get("accuracy"))
-    return _panel(series, "test accuracy", "%")
+    return by_round(series, "test accuracy", "%")
 
 
 def losses(runs: Sequence[RunFiles]) -> list[Panel]:
-    test = _panel(_series(runs, lambda each: each.get("loss")), "test loss", "", "on the test set")
-    return test + _panel(_series(runs, _training_loss), "training loss", "", "on the clients, before averaging")
+    test = by_round(_series(runs, lambda each: each.get("loss")), "test loss", "", "on the test set")
+    return test + by_round(_series(runs, _training_loss), "training loss", "", "on the clients, before averaging")
 
 
 def times(runs: Sequence[RunFiles]) -> list[Panel]:
-    seconds = _panel(_series(runs, lambda each: each.get("seconds")), "time", "s", "seconds a round")
+    seconds = by_round(_series(runs, lambda each: each.get("seconds")), "time", "s", "seconds a round")
     speeds: dict[str, Points] = {}
     for run in runs:
         epochs = int(run.setting("training.local_epochs", 1))
         speeds |= _series([run], partial(_speed, epochs=epochs))
-    return seconds + _panel(speeds, "speed", "samples/s", "training samples a second")
+    return seconds + by_round(speeds, "speed", "samples/s", "training samples a second")
 
 
 def _training_loss(record: Record) -> float | None:

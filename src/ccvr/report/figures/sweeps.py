@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 from ccvr.report import paper
-from ccvr.report.figures.panel import Panel, dot, legend, lines, sheet, stars
+from ccvr.report.figures.panel import Panel, dots, legend, lines, sheet, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.text import shown
@@ -111,15 +111,11 @@ def separability(runs: Sequence[RunFiles]) -> list[Panel]:
     figure, axes = sheet(3.0 + 0.16 * len(labels))
     words = []
     for label, pen in zip(labels, pens(), strict=False):
-        first = True
-        for run in found:
-            about = run.analyses["separability"][1]
-            if label in about["gains"]:
-                x, y = about["mean"], about["gains"][label]
-                dot(axes, x, y, pen, f"{run.name}, {label}: distance {x:.3f}, gain {y:+.2f}")
-                axes.lines[-1].set_label(shown(label) if first else None)
-                words.append(f"{run.name}, {label}: {x:.3f}, {y:+.2f}")
-                first = False
+        kept = [(run.name, run.analyses["separability"][1]) for run in found]
+        points = [(name, about["mean"], about["gains"][label]) for name, about in kept if label in about["gains"]]
+        tips = [f"{name}, {label}: distance {x:.3f}, gain {y:+.2f}" for name, x, y in points]
+        dots(axes, [(x, y) for _, x, y in points], pen, tips).set_label(shown(label))
+        words += [f"{name}, {label}: {x:.3f}, {y:+.2f}" for name, x, y in points]
     axes.axhline(0, color="#999999", linewidth=0.8)
     axes.set(xlabel="mean distance of two classes (sliced Wasserstein)", ylabel="gain, points")
     axes.margins(0.15)

@@ -32,9 +32,18 @@ FIGURES = (
         "client-norms",
         CLIENTS,
         "Label mix and head of each client",
-        "First how much of a client's images each class is, then norms of the head's rows after the client's training "
-        "in the last round. Rows of classes that a client has tend to be longer: its head leans towards them.",
+        "How much of a client's images each class is; norms of the head's rows after the client's training in the "
+        "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
+        "tend to be longer: its head leans towards them. Of many rounds some are drawn, first and last among them.",
         of_each_run(clients.client_norms),
+    ),
+    Row(
+        "lean",
+        CLIENTS,
+        "How far the clients' heads lean, by round",
+        "Correlation of a head's row norms with the client's samples of each class, and the norms' standard deviation "
+        "over their mean; both are means over the round's clients, after their training.",
+        clients.leans,
     ),
     Row(
         "accuracy",
@@ -135,7 +144,7 @@ FIGURES = (
         INSIDE,
         "Test features in the plane",
         "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
-        "features are good and the head is not.",
+        "features are good and the head is not. Of more than 2,000 points every so manyth is drawn.",
         of_each_run(plane.tsne),
     ),
     Row(
