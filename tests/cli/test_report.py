@@ -4,18 +4,20 @@ from pathlib import Path
 from tests.cli.conftest import Command
 from tests.cli.test_run import SMALL
 
+WITH_PAGE = [word for word in SMALL if word != "--no-report"]
+
 
 def test_a_run_ends_with_its_report(ccvr: Command, tmp_path: Path) -> None:
-    code, out, err = ccvr("run", *SMALL, "--out", "mine")
+    code, out, err = ccvr("run", *WITH_PAGE, "--out", "mine")
     assert (code, err) == (0, "")
     assert "Report: mine/report.html\n" in out
     page = (tmp_path / "mine" / "report.html").read_text()
     assert page.count('<h3 id="figure-') >= 8
-    assert ccvr("run", *SMALL, "--out", "mine", "--overwrite", "--quiet") == (0, "", "")
+    assert ccvr("run", *WITH_PAGE, "--out", "mine", "--overwrite", "--quiet") == (0, "", "")
 
 
 def test_a_run_without_report(ccvr: Command, tmp_path: Path) -> None:
-    code, out, _ = ccvr("run", *SMALL, "--out", "mine", "--no-report")
+    code, out, _ = ccvr("run", *SMALL, "--out", "mine")
     assert code == 0
     assert "Report" not in out
     assert not (tmp_path / "mine" / "report.html").exists()
@@ -32,7 +34,12 @@ def test_pages_and_figures(finished: Path, ccvr: Command, tmp_path: Path) -> Non
     assert (tmp_path / "a" / "figures" / "accuracy.png").is_file()
 
 
-def test_mistakes_are_one_line(ccvr: Command, finished: Path) -> None:
+def test_mistakes_are_one_line(ccvr: Command, finished: Path, tmp_path: Path) -> None:
     assert ccvr("report").err == "RunError: no run named. Give run folders: ccvr report runs/*\n"
     assert ccvr("report", "gone").err.startswith("RunError: gone is not a run")
+    (tmp_path / "file").touch()
+    assert ccvr("report", finished, "-o", "file/page.html").err == (
+        "RunError: file/page.html cannot be written (File exists). See to its disk and permissions, or name another "
+        "page: -o FILE.\n"
+    )
     assert ccvr("report", finished, "-o", ".").err == "RunError: . is a folder. Name a file: -o report.html\n"

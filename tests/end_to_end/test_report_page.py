@@ -9,6 +9,7 @@ from ccvr.cli.main import dispatch
 from ccvr.experiment.pipeline import run
 from tests.end_to_end.chromium import Page, browse, find_chromium
 from tests.end_to_end.tiny import TINY
+from tests.report.hostile import HOSTILE, write_hostile_runs
 
 CHROMIUM = find_chromium()
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium, or set $CHROMIUM")
@@ -30,6 +31,16 @@ def page(finished, tmp_path_factory):
         yield page
 
 
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    runs = write_hostile_runs(folder)
+    dispatch(["report", *map(str, runs), "-o", str(folder / "page.html"), "--quiet"])
+    with browse(CHROMIUM, tmp_path_factory.mktemp("profile")) as page:
+        page.open((folder / "page.html").as_uri())
+        yield page
+
+
 def test_nothing_is_asked_of_the_network(page: Page) -> None:
     asked = [event["params"]["request"]["url"] for event in page.of("Network.requestWillBeSent")]
     assert [url[:60] for url in asked if not url.startswith(("data:", "file:"))] == []
@@ -38,6 +49,24 @@ def test_nothing_is_asked_of_the_network(page: Page) -> None:
 
 def test_nothing_is_said_on_the_console(page: Page) -> None:
     assert page.of("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
+
+
+def test_hostile_names_do_nothing(hostile: Page) -> None:
+    said = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening")
+    assert hostile.of(*said) == []
+    asked = [event["params"]["request"]["url"] for event in hostile.of("Network.requestWillBeSent")]
+    assert len([url for url in asked if not url.startswith("data:")]) == 1
+    assert hostile.value("document.scripts.length") == 1
+    assert hostile.value("document.images.length") == 0
+    assert hostile.value("[...document.querySelectorAll('b, iframe, object, form')].length") == 0
+    assert hostile.value("document.querySelectorAll('#repeat ~ h3').length") == 2, "the page is there to its end"
+    assert HOSTILE[0] in hostile.value("document.querySelector('.card').textContent")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_hostile_names_do_not_widen_the_page(hostile: Page, width: int) -> None:
+    hostile.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+    assert hostile.value("document.documentElement.scrollWidth") <= width
 
 
 def test_every_drawing_has_a_size_and_words(page: Page) -> None:
@@ -68,6 +97,28 @@ def test_the_first_key_skips_to_the_content(page: Page) -> None:
     assert page.value("document.activeElement.className") == "skip"
     page.press("Enter", 13, "\r")
     assert page.value("document.activeElement.id") == "main"
+
+
+def test_everything_that_acts_is_reached_by_tab(page: Page) -> None:
+    page.value(
+        "document.activeElement.blur(), window.all = [...document.querySelectorAll('a[href], button, summary, "
+        "[tabindex=\"0\"]')].filter(e => e.checkVisibility()), window.reached = new Set()"
+    )
+    total = page.value("all.length")
+    assert total > 25
+    bare = []
+    for _ in range(total):
+        page.press("Tab", 9)
+        page.value("void reached.add(document.activeElement)")
+        bare += page.value("getComputedStyle(document.activeElement).outlineStyle === 'none' ? ['x'] : []")
+    assert page.value("all.filter(e => !reached.has(e)).map(e => e.outerHTML.slice(0, 80))") == []
+    assert bare == [], "what has the focus shows it"
+
+
+def test_details_open_by_keyboard(page: Page) -> None:
+    page.value("document.querySelector('details').open = false, document.querySelector('summary').focus()")
+    page.press("Enter", 13, "\r")
+    assert page.value("document.querySelector('details').open") is True
 
 
 def test_tables_are_sorted_by_keyboard(page: Page) -> None:

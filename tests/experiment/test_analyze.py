@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
+from torch import nn
 
 from ccvr.core.arrays import arrays_to_bytes, read_arrays
 from ccvr.core.errors import CcvrError, RunError
@@ -11,6 +13,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.analyses import ANALYSES
 from ccvr.experiment.analyze import analyze
 from ccvr.experiment.pipeline import run
+from ccvr.models.build import ModelSpec
 from tests.end_to_end.tiny import TINY
 
 
@@ -41,11 +44,42 @@ def test_confusion_adds_up_to_the_results(finished, found):
         assert recall == pytest.approx(results["per_class_recall"][label], abs=1e-3)
 
 
+def forgetful(image_shape, num_classes):
+    """A model whose layers say something else while it trains."""
+    layers = [nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 16), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Dropout(0.5), nn.Linear(16, num_classes))
+
+
+def test_confusion_of_heads_that_read_several_layers(tmp_path):
+    tapped = replace(TINY.calibration, methods=("ccvr", "lda,taps=auto,label=layers"))
+    training = replace(TINY.training, algorithm="fedavg", rounds=1)
+    folder = RunFolder(tmp_path / "run")
+    results = run(replace(TINY, model=ModelSpec(name=f"{__name__}:forgetful"), training=training, calibration=tapped), folder.path)
+    list(analyze(folder, ["confusion", "norms"]))
+    arrays, about = read_arrays(folder.analysis("confusion"))
+    right = [100 * np.trace(matrix) / matrix.sum() for matrix in arrays["confusion"]]
+    assert right == pytest.approx([results["accuracy"][label] for label in about["heads"]], abs=1e-3)
+    assert read_arrays(folder.analysis("norms"))[1]["heads"] == ["uncalibrated", "ccvr"]
+
+
 def test_norms_of_the_trained_head_are_there(found):
     arrays, about = found["norms"]
     assert about["heads"][0] == "uncalibrated"
     assert arrays["norms"].shape == (len(about["heads"]), 10)
     assert (arrays["norms"] > 0).all()
+
+
+def test_clients_lean_round_by_round(finished, found):
+    folder, _ = finished
+    owned = load_file(folder.partition)["label_counts"]
+    arrays, _ = found["norms"]
+    assert arrays["rounds"].tolist() == [1, 2, 3, 4]
+    for place, record in enumerate(folder.read_rounds()):
+        rows = {each["client"]: np.array(each["head_row_norms"]) for each in record["clients"]}
+        assert len(rows) == 3, "three of four clients train in a round"
+        leans = [np.corrcoef(norms, owned[client])[0, 1] for client, norms in rows.items()]
+        assert arrays["lean"][place] == pytest.approx(np.mean(leans))
+        assert arrays["spread"][place] == pytest.approx(np.mean([each.std() / each.mean() for each in rows.values()]))
 
 
 def test_cka_is_one_with_itself_and_the_same_against_itself(found):

@@ -69,10 +69,11 @@ def analyses() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         for kind in ("reconstructions", "originals")
         for n in (1, 3)
     }
+    leans = {"rounds": np.array([1, 2, 3]), "lean": np.array([0.9, np.nan, 0.5]), "spread": np.array([0.1, 0.2, 0.3])}
     scores = {f"{kind}_{n}": np.array([0.5, 0.25]) for kind in ("similarity", "chance") for n in (1, 3)}
     return {
         "confusion": ({"confusion": rng.integers(1, 20, (3, 3, 3))}, {"heads": heads}),
-        "norms": ({"norms": rng.random((3, 3)) + 1}, {"heads": heads}),
+        "norms": ({"norms": rng.random((3, 3)) + 1, **leans}, {"heads": heads}),
         "cka": ({"cka": likeness}, cka),
         "cka-against": ({"cka": likeness}, cka),
         "separability": ({"distances": np.ones((3, 3))}, {"mean": 1.25, "gains": {"ccvr": 6.1, "oracle": 8.5}}),

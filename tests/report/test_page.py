@@ -7,28 +7,19 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean, stdev
+from xml.etree import ElementTree
 
 import pytest
 
-from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
 from ccvr.report.drawn import draw, save_figures
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group
 from ccvr.report.page import page
 from ccvr.report.runs import RunFiles, read_runs
-from tests.report.conftest import CALIBRATION, MakeRun, analyses, results, spec, write_run
-
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "\"'><img src=x onerror=alert(1)>",
-    "</style></svg></script><b>",
-    "$x$ & \\alpha &amp; --> ]]>",
-    "שלום \u202e gnol",
-    "猫" * 300,
-    "a\x00b\nc\ud800",
-]
-
+from tests.report.conftest import CALIBRATION, MakeRun, results, spec, write_run
+from tests.report.hostile import HOSTILE, write_hostile_runs
+from tests.report.realistic import POINTS, write_realistic_run
 
 class Seen(HTMLParser):
     """Tags with their attributes, ids, and the text of a page."""
@@ -107,7 +98,7 @@ class TestNumbers:
             "digits, dirichlet 0.1, fedavg, training.lr 0.5",
         ]
         assert groups[0].accuracy("ccvr") == Spread(mean(afters), stdev(afters))
-        assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page_of(*paths)
+        assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page(runs, [])
 
     def test_it_can_be_repeated(self, one: str) -> None:
         assert "<pre>ccvr run --out &#x27;a folder&#x27;</pre>" in one
@@ -163,14 +154,32 @@ class TestFigures:
 
     def test_figures_are_files_too(self, make_run: MakeRun, tmp_path: Path) -> None:
         runs = read_runs([make_run(analyzed=False)])
-        found = draw(runs)
+        found = draw(runs)[:4]
         paths = save_figures(found, tmp_path / "figures", ["svg", "png", "pdf"])
         starts = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
         assert len(paths) == 3 * sum(len(each.panels) for each in found)
         assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
         before = {path: path.read_bytes() for path in paths}
-        save_figures(draw(runs), tmp_path / "figures", ["svg", "png", "pdf"])
+        save_figures(found, tmp_path / "figures", ["svg", "png", "pdf"])
         assert {path: path.read_bytes() for path in paths} == before
+
+    def test_files_of_an_earlier_report_are_removed_and_no_others(self, make_run: MakeRun, tmp_path: Path) -> None:
+        found = draw(read_runs([make_run(analyzed=False)]))[:2]
+        folder = tmp_path / "figures"
+        save_figures(found, folder, ["svg"])
+        (folder / "mine.svg").write_text("the user's")
+        (tmp_path / "precious.svg").write_text("the user's")
+        with (folder / ".written").open("a") as file:
+            file.write("../precious.svg\n")  # nothing outside the folder, whatever the list says
+        (second,) = save_figures(found[:1], folder, ["svg"])
+        assert {path.name for path in folder.iterdir()} == {second.name, "mine.svg", ".written"}
+        assert (tmp_path / "precious.svg").exists()
+        save_figures(found, folder, [])
+        assert [path.name for path in folder.iterdir()] == ["mine.svg"]
+        (folder / "mine.svg").unlink()
+        save_figures(found[:1], folder, ["svg"])
+        save_figures(found, folder, [])
+        assert not folder.exists()
 
     def test_many_classes(self, make_run: MakeRun) -> None:
         path = make_run(analyzed=False)
@@ -184,19 +193,7 @@ class TestFigures:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page about a run in which everything that has a name has a hostile one."""
-    folder = tmp_path_factory.mktemp("hostile")
-    said = results(class_names=HOSTILE[:3], deployed=HOSTILE[0])
-    for key in ("accuracy", "per_class_recall", "client_accuracy", "calibrations"):
-        said[key][HOSTILE[0]] = said[key].pop("ccvr")
-        said[key] |= dict.fromkeys(HOSTILE, said[key]["oracle"])
-    path = write_run(folder / HOSTILE[1].replace("/", ""), made=spec(data__name=HOSTILE[2]), said=said)
-    (path / "provenance.json").write_text(json.dumps({"command": HOSTILE, "versions": dict.fromkeys(HOSTILE, "1")}))
-    names = {"heads": ["uncalibrated", *HOSTILE[:2]]}
-    for key in ("confusion", "norms"):
-        (path / "analysis" / f"{key}.safetensors").write_bytes(arrays_to_bytes(analyses()[key][0], names))
-    other = write_run(folder / "other", analyzed=False, said=results(class_names=HOSTILE[3:6]))
-    return page_of(path, other)
+    return page_of(*write_hostile_runs(tmp_path_factory.mktemp("hostile")))
 
 
 class TestHostileNames:
@@ -213,6 +210,8 @@ class TestHostileNames:
         assert "\u202e" not in hostile
         assert hostile.count("<svg ") == hostile.count("</svg>")
         assert html.escape(HOSTILE[0]) in hostile
+        for drawing in re.findall(r"<svg .*?</svg>", hostile, re.DOTALL):
+            ElementTree.fromstring(drawing)
 
     def test_cannot_make_it_ask_the_network(self, hostile: str) -> None:
         seen = Seen(hostile)
@@ -227,8 +226,14 @@ class TestSize:
     def test_the_same_files_give_the_same_bytes(self, one: str, make_run: MakeRun) -> None:
         assert page_of(make_run()) == one
 
-    def test_ten_runs_are_light(self, one: str) -> None:
-        assert 10 * len(one.encode()) < 5_000_000
+    def test_ten_runs_with_everything_are_light(self, tmp_path: Path) -> None:
+        paths = [write_realistic_run(tmp_path / f"run-{number}", number) for number in range(10)]
+        runs = read_runs(paths)
+        found = draw(runs)
+        assert {row.id for row in FIGURES} - {each.row.id for each in found} == {"clients", "amounts"}
+        text = page(runs, found)
+        assert 3_000_000 < len(text.encode()) < 5_000_000
+        assert f"t-SNE of {POINTS:,} test features, of which 2,000 are drawn" in text
 
 
 class TestDamage:

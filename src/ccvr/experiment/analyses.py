@@ -70,16 +70,17 @@ class Subject:
     @cached_property
     def predictions(self) -> dict[str, Tensor]:
         """The class that each head takes each test image for, [N]."""
-        return {label: self._over_test(self.model(label)).argmax(1) for label in self.labels}
+        models = ((label, self.model(label)) for label in self.labels)
+        return {label: self._over_test(model, model).argmax(1) for label, model in models}
 
     @cached_property
     def features(self) -> Tensor:
         """What enters the head, of all test images."""
-        return self._over_test(self.run.model.features)
+        return self._over_test(self.run.model, self.run.model.features)
 
-    def _over_test(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _over_test(self, model: SplitModel, function: Callable[[Tensor], Tensor]) -> Tensor:
         device = self.run.setup.spec.device
-        with evaluating(self.run.model):
+        with evaluating(model):
             batches = in_order(self.run.setup.dataset.test)
             return torch.cat([function(images.to(device)).detach().cpu() for images, _ in batches])
 

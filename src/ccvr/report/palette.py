@@ -29,6 +29,7 @@ LOOK: dict[Any, Any] = {
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
     "legend.fontsize": 8,
     "legend.frameon": False,
+    "image.composite_image": False,  # pictures keep their own pixels
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
     "figure.constrained_layout.use": True,

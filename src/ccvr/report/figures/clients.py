@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import Panel, cells, strips
+from ccvr.report.figures.cells import cells, strips
+from ccvr.report.figures.panel import Panel
 from ccvr.report.figures.rounds import by_round
 from ccvr.report.runs import RunFiles
 
@@ -76,7 +77,8 @@ def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[i
     chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
     nothing = [np.nan] * len(run.class_names)
     norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)
-    relative = norms / np.nanmean(norms, axis=2, keepdims=True) if np.isfinite(norms).any() else norms
+    with np.errstate(all="ignore"):  # a head of zeros has no mean to compare with
+        relative = norms / norms.mean(axis=2, keepdims=True)
     figure = strips(share, relative, clients, run.class_names, ("share of images, %", "row norm / mean of the head"))
     alt = (
         f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "

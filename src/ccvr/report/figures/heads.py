@@ -3,7 +3,8 @@
 import numpy as np
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import Panel, bars, cells, dots, sheet
+from ccvr.report.figures.cells import cells
+from ccvr.report.figures.panel import Panel, bars, dots, sheet
 from ccvr.report.palette import AFTER, BEFORE, Pen
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import hover

@@ -39,19 +39,19 @@ def inversion(run: RunFiles) -> list[Panel]:
 
 
 def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
+    """A pair of rows for each n, in one pair of axes: many would take long to lay out."""
     most = max(len(arrays[f"originals_{n}"]) for n in numbers)
-    figure = Figure(figsize=(4.5, min(0.62 * 2 * len(numbers) + 0.2, 6)))
-    every = figure.subplots(2 * len(numbers), most, squeeze=False)
-    for row, axes_of_row in enumerate(every):
-        n, kind = numbers[row // 2], ("originals", "reconstructions")[row % 2]
-        pictures = arrays[f"{kind}_{n}"]
-        for place, axes in enumerate(axes_of_row):
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
-            axes.grid(visible=False)
-            if place < len(pictures):
-                axes.imshow(_pixels(pictures[place]), cmap="gray", vmin=0, vmax=255, interpolation="none")
-        axes_of_row[0].set_ylabel(f"n = {n}" if row % 2 == 0 else "", rotation=0, ha="right", va="top")
+    figure = Figure(figsize=(4.5, 4.5 * 0.86 * 2.08 * len(numbers) / most), layout="none")
+    axes = figure.add_axes((0.13, 0, 0.86, 1))
+    for place, n in enumerate(numbers):
+        top = 2.08 * place
+        axes.text(-0.05, top + 0.5, f"n = {n}", ha="right", va="center")
+        for shift, kind in enumerate(("originals", "reconstructions")):
+            for column, picture in enumerate(arrays[f"{kind}_{n}"]):
+                box = (column, column + 0.95, top + shift + 0.95, top + shift)
+                axes.imshow(_pixels(picture), cmap="gray", vmin=0, vmax=255, interpolation="none", extent=box)
+    axes.set(xlim=(0, most), ylim=(2.08 * len(numbers), 0), aspect="auto")
+    axes.set_axis_off()
     return figure
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ccvr.report.figures.panel import Panel, cells, dots, legend, sheet
+from ccvr.report.figures.cells import cells
+from ccvr.report.figures.panel import Panel, dots, legend, sheet
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown

@@ -1,4 +1,4 @@
-"""The parts that figures are made of: a panel, lines, bars, cells."""
+"""The parts that figures are made of: a panel, lines, points, bars."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ccvr.core.arrays import Array
-from ccvr.report.palette import COLOURS, INK, SEQUENTIAL, Pen, pens
+from ccvr.report.palette import COLOURS, INK, Pen, pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
@@ -103,77 +102,6 @@ def bars(series: Mapping[str, Sequence[float | None]], names: Sequence[str], x: 
         handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
         figure.legend(handles, [shown(label) for label in series], loc="outside lower center", ncols=3)
     return figure
-
-
-def cells(
-    matrix: Array,
-    rows: tuple[str, Sequence[object]],
-    columns: tuple[str, Sequence[object]],
-    scale: str,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    digits: int = 0,
-) -> Figure:
-    """A matrix as coloured cells with a scale beside it; few cells tell their values."""
-    height, width = matrix.shape
-    figure, axes = sheet(min(1.3 + 0.25 * height, 4.2))
-    low = float(np.nanmin(matrix)) if low is None else low
-    high = float(np.nanmax(matrix)) if high is None else high
-    image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=max(high, low + 1e-9), clip_on=False)
-    if matrix.size <= MOST_HOVERS:
-        row, column = (lambda i: f"{rows[0]} {rows[1][i]}"), (lambda j: f"{columns[0]} {columns[1][j]}")
-        hover(image, *(f"{row(i)}, {column(j)}: {v:,.{digits}f}" for (i, j), v in np.ndenumerate(matrix)))
-    else:
-        image.set_rasterized(True)
-    bar = figure.colorbar(image, ax=axes, label=scale, pad=0.02)
-    bar.outline.set_visible(False)
-    axes.set(xlabel=columns[0], ylabel=rows[0], xlim=(0, width), ylim=(height, 0))
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    _names(axes, rows[1], "y")
-    _names(axes, columns[1], "x")
-    return figure
-
-
-def strips(
-    mixes: Array, values: Array, rows: Sequence[object], columns: Sequence[object], scales: tuple[str, str]
-) -> Figure:
-    """Mixes [K, C] beside values [K, R, C]: each of the K rows is a band, in which R strips run from top to bottom."""
-    bands, depth, width = values.shape
-    figure = Figure(figsize=(WIDTH, min(1.6 + 0.3 * bands, 4.6)))
-    left, right = figure.subplots(1, 2, sharey=True)
-    low, high = np.nanpercentile(values, [1, 99]) if np.isfinite(values).any() else (0.0, 1.0)
-    edges = (np.arange(width + 1), np.arange(bands + 1), np.linspace(0, bands, bands * depth + 1))
-    for axes, matrix, y, limits, scale in (
-        (left, mixes, edges[1], (0.0, max(float(mixes.max()), 1e-9)), scales[0]),
-        (right, values.reshape(-1, width), edges[2], (float(low), float(max(high, low + 1e-9))), scales[1]),
-    ):
-        image = axes.pcolormesh(
-            edges[0], y, matrix, cmap=SEQUENTIAL, vmin=limits[0], vmax=limits[1], rasterized=True, shading="flat"
-        )
-        bar = figure.colorbar(image, ax=axes, label=scale, orientation="horizontal", pad=0.02)
-        bar.outline.set_visible(False)
-        axes.set(ylim=(bands, 0), xlabel="class")
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        for edge in range(1, bands):
-            axes.axhline(edge, color="white", linewidth=1.2)
-        _names(axes, columns, "x", turn_from=20)
-    _names(left, rows, "y")
-    left.set_ylabel("client")
-    return figure
-
-
-def _names(axes: Axes, names: Sequence[object], which: str, *, turn_from: int = 45) -> None:
-    """Names in the middle of the cells; of many, every so manyth."""
-    step = -(-len(names) // MOST_NAMES)
-    places = np.arange(0, len(names), step)
-    labels = [shown(names[int(place)], 14) for place in places]
-    turned = which == "x" and max(map(len, labels)) * len(labels) > turn_from
-    set_ticks = axes.set_xticks if which == "x" else axes.set_yticks
-    set_ticks(places + 0.5, labels, rotation=90 if turned else 0)
-    axes.tick_params(axis="both", length=0)
 
 
 def stars(axes: Axes, points: Sequence[tuple[float, float]], colour: str = INK, name: str = "paper") -> None:
