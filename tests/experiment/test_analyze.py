@@ -54,7 +54,9 @@ def test_confusion_of_heads_that_read_several_layers(tmp_path):
     tapped = replace(TINY.calibration, methods=("ccvr", "lda,taps=auto,label=layers"))
     training = replace(TINY.training, algorithm="fedavg", rounds=1)
     folder = RunFolder(tmp_path / "run")
-    results = run(replace(TINY, model=ModelSpec(name=f"{__name__}:forgetful"), training=training, calibration=tapped), folder.path)
+    results = run(
+        replace(TINY, model=ModelSpec(name=f"{__name__}:forgetful"), training=training, calibration=tapped), folder.path
+    )
     list(analyze(folder, ["confusion", "norms"]))
     arrays, about = read_arrays(folder.analysis("confusion"))
     right = [100 * np.trace(matrix) / matrix.sum() for matrix in arrays["confusion"]]

@@ -59,7 +59,7 @@ def write_report_of(path: Path) -> Path | None:
             pass
     page = None
     with _telling("No report"):
-        page = write_report((path,))
+        page = write_report([path])
     return page
 
 

@@ -1,6 +1,7 @@
 """ccvr report RUN… [-o FILE]"""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +9,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from ccvr.cli.arguments import parse
+from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
 from ccvr.report.drawn import ELSEWHERE, draw, save_figures
@@ -28,21 +30,21 @@ class ReportArguments:
     out: Annotated[Path | None, arg(aliases=("-o",))] = None
     """The page; without it RUN/report.html for one run, report.html here for several."""
     figures: tuple[Kind, ...] = ()
-    """Keep the figures as files of these kinds, too, in RUN/figures, or beside the page of several runs."""
+    """Keep the figures as files of these kinds, too, in RUN/figures, or beside the page of several runs. Files that an
+    earlier report left there are removed."""
     quiet: bool = False
     """Print errors only."""
 
 
 def command(argv: list[str]) -> None:
     arguments = parse(ReportArguments, argv, prog="ccvr report")
-    if not arguments.runs:
-        raise RunError("no run named. Give run folders: ccvr report runs/*")
-    path = write_report(arguments.runs, arguments.out, kinds=arguments.figures)
+    runs = [folder.path for folder in finished_runs(arguments.runs, "report")]
+    path = write_report(runs, arguments.out, kinds=arguments.figures)
     if not arguments.quiet:
         print(f"Report: {path}")
 
 
-def write_report(runs: tuple[Path, ...], out: Path | None = None, *, kinds: tuple[Kind, ...] = ()) -> Path:
+def write_report(runs: Sequence[Path], out: Path | None = None, *, kinds: Sequence[Kind] = ()) -> Path:
     """Write the page about the runs, and say where it is."""
     path = out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     if path.is_dir():

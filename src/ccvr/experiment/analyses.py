@@ -18,6 +18,7 @@ from ccvr.analysis.separability import separability
 from ccvr.analysis.tsne import embed
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.arrays import Array
+from ccvr.core.errors import RunError
 from ccvr.core.seeds import derive_seed
 from ccvr.core.tables import Table
 from ccvr.data.batches import in_order
@@ -108,12 +109,16 @@ def _of_clients(subject: Subject) -> dict[str, Array]:
     """By round: the clients' mean lean towards their classes and mean spread of row norms, both [R]."""
     owned = torch.from_numpy(subject.run.setup.label_counts)
     rounds, leans, spreads = [], [], []
-    for record in subject.run.folder.read_rounds():
-        norms = torch.tensor([each["head_row_norms"] for each in record["clients"]], dtype=torch.float64)
-        counts = owned[[each["client"] for each in record["clients"]]]
-        rounds.append(record["round"])
-        leans.append(lean(norms, counts).nanmean().item())
-        spreads.append(sum(map(spread, norms)) / len(norms))
+    folder = subject.run.folder
+    try:
+        for record in folder.read_rounds():
+            norms = torch.tensor([each["head_row_norms"] for each in record["clients"]], dtype=torch.float64)
+            counts = owned[[each["client"] for each in record["clients"]]]
+            rounds.append(record["round"])
+            leans.append(lean(norms, counts).nanmean().item())
+            spreads.append(sum(map(spread, norms)) / len(norms))
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(f"{folder.rounds} does not fit the run ({error!r}). Delete it to go on without it.") from error
     return {"rounds": np.array(rounds, dtype=np.int64), "lean": np.array(leans), "spread": np.array(spreads)}
 
 
@@ -130,7 +135,7 @@ def find_cka(subject: Subject) -> Found:
     arrays = {"cka": torch.stack([each.cka for each in found]).numpy()}
     arrays |= {f"samples_{i}": each.samples.numpy() for i, each in enumerate(found) if len(each.samples) < len(images)}
     means = [each.mean for each in found]
-    lowest = layers[int(np.argmin(means))]
+    lowest = layers[int(np.nanargmin(means))] if np.isfinite(means).any() else "none is known"
     about = {"layers": list(layers), "widths": [each.width for each in found], "clients": clients, "mean": means}
     return Found(arrays, about, f"mean CKA {means[0]:.2f} (first layer) … {means[-1]:.2f} (head); lowest: {lowest}")
 

@@ -63,27 +63,24 @@ def _id(section: str) -> str:
 
 def accuracies(groups: Sequence[Group]) -> str:
     """Every head of every group: mean ± standard deviation over seeds."""
-    names = ("run", "seeds", "head", "accuracy, %", "gain", "worst class, %", "worst client, %")
-    head = "".join(
-        f'<th scope="col"{"" if name in ("run", "head") else " class=n"}><button type="button">{name}</button></th>'
-        for name in names
-    )
+    several = any(len(each.runs) > 1 for each in groups)
+    words, numbers = ["run", "head"][len(groups) == 1 :], ["accuracy, %", "gain", "worst class, %", "worst client, %"]
+    numbers += ["seeds"] * several
+    head = "".join(_header(name) for name in words) + "".join(_header(name, " class=n") for name in numbers)
     rows = []
     for each in groups:
         for label in each.heads:
             star = " *" if label == each.deployed else ""
-            gain = None if label == UNCALIBRATED else each.gain(label)
             cells = [
-                f"<td>{as_name(each.name)}</td>",
-                number_cell(str(len(each.runs)), len(each.runs)),
+                f"<td>{as_name(each.name)}</td>" * (len(groups) > 1),
                 f"<td>{as_name(label)}{star}</td>",
                 spread_cell(each.accuracy(label)),
-                spread_cell(gain, "+"),
+                spread_cell(None if label == UNCALIBRATED else each.gain(label), "+"),
                 spread_cell(each.worst_class(label)),
                 spread_cell(each.worst_client(label)),
+                number_cell(str(len(each.runs)), len(each.runs)) * several,
             ]
             rows.append(f"<tr>{''.join(cells)}</tr>")
-    several = any(len(each.runs) > 1 for each in groups)
     note = " Mean ± standard deviation over seeds." if several else ""
     return (
         '<h2 id="accuracies">Accuracy</h2><p class="faint">On the test set; gain in points over the trained head. '
@@ -91,6 +88,10 @@ def accuracies(groups: Sequence[Group]) -> str:
         '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy of every head">'
         f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
     )
+
+
+def _header(name: str, kind: str = "") -> str:
+    return f'<th scope="col"{kind}><button type="button">{name}</button></th>'
 
 
 def what_was_run(groups: Sequence[Group]) -> str:
@@ -131,8 +132,9 @@ def _figure(each: Drawn) -> str:
         + "</div>"
         for number, panel in enumerate(each.panels)
     )
+    kind = "wide three" if len(each.panels) % 3 == 0 else "wide" if len(each.panels) > 1 else ""
     return (
-        f'<figure{" class=wide" if len(each.panels) > 1 else ""} aria-labelledby="figure-{row.id}">'
+        f'<figure class="{kind}" aria-labelledby="figure-{row.id}">'
         f'<h3 id="figure-{row.id}">{row.title}</h3><figcaption>{row.caption}</figcaption>'
         f'<div class="panels">{panels}</div></figure>'
     )

@@ -1,9 +1,10 @@
 """What a run's files say, read for a report."""
 
+import math
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,9 +127,11 @@ def _results(folder: RunFolder) -> dict[str, Any]:
     heads, classes = results["accuracy"], len(results["class_names"])
     recalls, clients = results["per_class_recall"], results["client_accuracy"]
     whole = {UNCALIBRATED, results["deployed"]} <= set(heads) and all(
-        isinstance(accuracy, int | float)
-        and len(recalls.get(label, ())) == classes
+        _are_numbers([accuracy])
+        and isinstance(recalls.get(label), list)
+        and len(recalls[label]) == classes
         and isinstance(clients.get(label), dict)
+        and _are_numbers(each for each in [*recalls[label], *clients[label].values()] if each is not None)
         for label, accuracy in heads.items()
     )
     if not whole:
@@ -136,6 +139,10 @@ def _results(folder: RunFolder) -> dict[str, Any]:
             f"{folder.results} does not say all of its heads. Delete it and run `ccvr resume {folder.path}`."
         )
     return results
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(each, int | float) and math.isfinite(each) for each in values)
 
 
 def _label_counts(path: Path) -> Array:

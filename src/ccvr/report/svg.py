@@ -115,10 +115,13 @@ def _picture(link: str) -> str:
 
 
 def _numbers(text: str) -> str:
-    """Numbers to a tenth of a point, without the spaces that a path can do without; level lines and rectangles by their sides."""
+    """Numbers to a tenth of a point; paths without needless spaces, level lines and rectangles by their sides."""
     text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text).replace("-0 ", "0 ")
     text = re.sub(r"\s*([MLCQz])\s*", r"\1", " ".join(text.split()))
-    return LEVEL.sub(lambda line: f"M{line[1]} {line[2]}" + ("h0" if line[1] == line[3] else f"H{line[3]}"), RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", text))
+    return LEVEL.sub(
+        lambda line: f"M{line[1]} {line[2]}" + ("h0" if line[1] == line[3] else f"H{line[3]}"),
+        RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", text),
+    )
 
 
 def _style(text: str) -> str:

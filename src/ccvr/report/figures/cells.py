@@ -1,6 +1,6 @@
 """Matrices as coloured cells.
 
-Axes have fixed places here, with margins by the length of names: matplotlib's own layout takes longer than all the rest.
+Axes have fixed places here, with margins by the length of names: matplotlib's own layout takes longer than drawing.
 """
 
 import unicodedata
@@ -34,8 +34,9 @@ def cells(
 ) -> Figure:
     """A matrix as coloured cells with a scale beside it; few cells tell their values."""
     height, width = matrix.shape
-    low = float(np.nanmin(matrix)) if low is None else low
-    high = max(float(np.nanmax(matrix)) if high is None else high, low + 1e-9)
+    known = matrix[np.isfinite(matrix)] if np.isfinite(matrix).any() else np.zeros(1)
+    low = float(known.min()) if low is None else low
+    high = max(float(known.max()) if high is None else high, low + 1e-9)
     left, bottom = LINE + 0.1 + _room(rows[1]), LINE + 0.1 + _room(columns[1], turned=_turned(columns[1]))
     figure = Figure(figsize=(WIDTH, min(1.3 + 0.25 * height, 4.2)), layout="none")
     axes = _axes(figure, left, bottom, 0.9, 0.06)
@@ -55,7 +56,7 @@ def cells(
 
 def strips(mixes: Array, values: Array, rows: Names, columns: Names, scales: tuple[str, str]) -> Figure:
     """Mixes [K, C] beside values [K, R, C]: each of the K rows is a band, in which R strips run from top to bottom."""
-    bands, depth, width = values.shape
+    bands, _, width = values.shape
     figure = Figure(figsize=(WIDTH, min(1.9 + 0.3 * bands, 4.9)), layout="none")
     left, top = LINE + 0.1 + _room(rows), 0.75
     each = (WIDTH - left - 0.25) / 2

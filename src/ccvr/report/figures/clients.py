@@ -72,7 +72,7 @@ def _one_round(run: RunFiles, number: int, found: dict[int, list[float]]) -> Pan
 
 
 def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[int, dict[int, list[float]]]) -> Panel:
-    """Each client a band: its label mix on the left, on the right its head's norms from the first round down to the last."""
+    """Each client a band: on the left its label mix, on the right its head's norms, first round on top."""
     number = min(len(rounds), max(2, MOST_STRIPS // len(clients)))
     chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
     nothing = [np.nan] * len(run.class_names)

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import Panel, lines
+from ccvr.report.figures.panel import WIDTH, Panel, lines, log_ticks
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
@@ -13,7 +13,7 @@ MOST_PIXELS = 48
 
 
 def inversion(run: RunFiles) -> list[Panel]:
-    """Originals above their reconstructions for each n, then similarity against n."""
+    """Originals beside their reconstructions for each n, then similarity against n."""
     if "inversion" not in run.analyses:
         return []
     arrays, about = run.analyses["inversion"]
@@ -23,14 +23,12 @@ def inversion(run: RunFiles) -> list[Panel]:
     chance = {n: float(np.mean(arrays[f"chance_{n}"])) for n in numbers}
     pictures = (
         f"Pictures of {owner}: for means of {', '.join(map(str, numbers))} features, the original that is most alike "
-        "above what was reconstructed from the mean."
+        "beside what was reconstructed from the mean."
     )
     series = {"reconstruction": similar, "by chance": {n: v for n, v in chance.items() if np.isfinite(v)}}
     points = {name: [(float(n), v) for n, v in found.items()] for name, found in series.items() if found}
     figure, axes = lines(points, "features in the mean", "structural similarity", whole=False)
-    axes.set_xscale("log")
-    axes.set_xticks(numbers, [str(n) for n in numbers])
-    axes.minorticks_off()
+    log_ticks(axes, numbers)
     words = ", ".join(f"n = {n}: {value:.3f}" for n, value in similar.items())
     return [
         Panel(_grid(arrays, numbers), pictures, "originals and reconstructions"),
@@ -39,18 +37,20 @@ def inversion(run: RunFiles) -> list[Panel]:
 
 
 def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
-    """A pair of rows for each n, in one pair of axes: many would take long to lay out."""
+    """A row for each n: originals, then reconstructions. All in one pair of axes: many would take long to lay out."""
     most = max(len(arrays[f"originals_{n}"]) for n in numbers)
-    figure = Figure(figsize=(4.5, 4.5 * 0.86 * 2.08 * len(numbers) / most), layout="none")
-    axes = figure.add_axes((0.13, 0, 0.86, 1))
-    for place, n in enumerate(numbers):
-        top = 2.08 * place
-        axes.text(-0.05, top + 0.5, f"n = {n}", ha="right", va="center")
-        for shift, kind in enumerate(("originals", "reconstructions")):
+    width = 2 * most + 0.3
+    figure = Figure(figsize=(WIDTH, 0.85 * WIDTH * len(numbers) / width + 0.25), layout="none")
+    axes = figure.add_axes((0.14, 0, 0.85, 1 - 0.25 / figure.get_figheight()))
+    for start, kind in ((0.0, "originals"), (most + 0.3, "reconstructions")):
+        axes.text(start + most / 2, -0.1, kind, ha="center", va="bottom")
+        for row, n in enumerate(numbers):
             for column, picture in enumerate(arrays[f"{kind}_{n}"]):
-                box = (column, column + 0.95, top + shift + 0.95, top + shift)
+                box = (start + column, start + column + 0.95, row + 0.95, row)
                 axes.imshow(_pixels(picture), cmap="gray", vmin=0, vmax=255, interpolation="none", extent=box)
-    axes.set(xlim=(0, most), ylim=(2.08 * len(numbers), 0), aspect="auto")
+    for row, n in enumerate(numbers):
+        axes.text(-0.15, row + 0.5, f"n = {n}", ha="right", va="center")
+    axes.set(xlim=(0, width), ylim=(len(numbers), 0), aspect="auto")
     axes.set_axis_off()
     return figure
 

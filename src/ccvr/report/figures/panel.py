@@ -1,6 +1,6 @@
 """The parts that figures are made of: a panel, lines, points, bars."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,6 +102,14 @@ def bars(series: Mapping[str, Sequence[float | None]], names: Sequence[str], x: 
         handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
         figure.legend(handles, [shown(label) for label in series], loc="outside lower center", ncols=3)
     return figure
+
+
+def log_ticks(axes: Axes, numbers: Iterable[float]) -> None:
+    """A logarithmic axis with just these numbers on it."""
+    places = sorted(set(numbers))
+    axes.set_xscale("log")
+    axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+    axes.minorticks_off()
 
 
 def stars(axes: Axes, points: Sequence[tuple[float, float]], colour: str = INK, name: str = "paper") -> None:

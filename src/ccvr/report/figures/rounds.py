@@ -1,5 +1,6 @@
 """What the rounds brought and what they cost."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,11 @@ Record = dict[str, Any]
 def _series(runs: Sequence[RunFiles], value: Callable[[Record], float | None]) -> dict[str, Points]:
     """Run → (round, value) where the rounds have one."""
     found = {
-        run.name: [(float(each["round"]), float(y)) for each in run.rounds if (y := value(each)) is not None]
+        run.name: [
+            (float(each["round"]), float(y))
+            for each in run.rounds
+            if (y := value(each)) is not None and math.isfinite(y)
+        ]
         for run in runs
     }
     return {name: points for name, points in found.items() if points}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 from ccvr.report import paper
-from ccvr.report.figures.panel import Panel, dots, legend, lines, sheet, stars
+from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.text import shown
@@ -37,9 +37,11 @@ def virtual_features(run: RunFiles) -> list[Panel]:
     figure, axes = lines(series, "virtual features per class", "test accuracy, %", unit=" %", whole=False)
     axes.axhline(run.before, color=INK, linestyle=":", label=UNCALIBRATED)
     column = _column(run)
+    theirs: list[tuple[float, float]] = []
     if column is not None and run.algorithm in paper.VIRTUAL:
-        stars(axes, [(n, row[column]) for n, row in paper.VIRTUAL[run.algorithm].items()], name="paper, CCVR")
-    axes.set_xscale("log")
+        theirs = [(n, row[column]) for n, row in paper.VIRTUAL[run.algorithm].items()]
+        stars(axes, theirs, name="paper, CCVR")
+    log_ticks(axes, (x for points in [*series.values(), theirs] for x, _ in points))
     if len(series) == 1:
         legend(figure, axes)
     words = "; ".join(
@@ -105,9 +107,9 @@ def amounts(run: RunFiles) -> list[Panel]:
 def separability(runs: Sequence[RunFiles]) -> list[Panel]:
     """A point for each run and calibration: how far apart its classes are, and what was gained."""
     found = [run for run in runs if "separability" in run.analyses]
-    if not found:
-        return []
     labels = list(dict.fromkeys(label for run in found for label in run.analyses["separability"][1]["gains"]))
+    if not labels:
+        return []
     figure, axes = sheet(3.0 + 0.16 * len(labels))
     words = []
     for label, pen in zip(labels, pens(), strict=False):
