@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ccvr.core.errors import PartitionError, SpecError, UnknownName
-from ccvr.data.partition import PARTITIONERS, Partition, dirichlet, draw_partition, hold_out
+from ccvr.data.partition import PARTITIONERS, Partition, _draw_dirichlet, dirichlet, draw_partition, hold_out
 from ccvr.data.spec import DataSpec, PartitionSpec
 
 laws = settings(deadline=None)
@@ -156,6 +156,48 @@ def test_a_hundred_clients_at_alpha_a_tenth():
         partition = draw_partition(labels, PartitionSpec(num_clients=100, alpha=0.1, seed=seed))
         assert len(partition) == 100
         assert min(map(len, partition.shards)) >= 10
+
+
+@laws
+@given(st.integers(2, 12), st.floats(0.05, 2), st.integers(0, 2**31))
+def test_balance_gives_a_full_client_no_further_class(num_clients, alpha, seed):
+    """Classes go from the first to the last: whoever has N/K images before a class gets none of it."""
+    labels = balanced(600)
+    spec = PartitionSpec(num_clients=num_clients, alpha=alpha, balance=True, min_size=1, seed=seed)
+    try:
+        counts = draw_partition(labels, spec).label_counts(labels, 10)
+    except PartitionError:
+        assume(False)
+    before = np.cumsum(counts, axis=1) - counts
+    assert (counts[before * num_clients >= len(labels)] == 0).all()
+    assert counts.sum() == len(labels)
+    assert counts.sum(1).max() <= len(labels) // num_clients + 60, "at most one class above the even share"
+
+
+def test_balance_draws_as_codes_do_that_cut_off_full_clients_and_rescale():
+    """One class is dealt out already and client 0 is full: the others' shares are Dir_K's, scaled to sum to 1."""
+    num_clients, alpha, per_class = 3, 0.5, 300
+    labels = np.repeat([0, 1], [per_class, per_class])
+    plain = plain_shares(alpha, num_clients, 40_000, np.random.default_rng(1))
+    found = []
+    for seed in range(2000):
+        spec = PartitionSpec(num_clients=num_clients, alpha=alpha, balance=True, min_size=1)
+        parts = _draw_dirichlet(labels, spec, rng=np.random.default_rng(seed))
+        counts = Partition(tuple(parts)).label_counts(labels, 2)
+        if counts[0, 0] >= 200 > counts[1:, 0].max():
+            found.append(counts[1, 1] / per_class)
+    rescaled = plain[:, 1] / (plain[:, 1] + plain[:, 2])
+    expected = np.quantile(rescaled, np.linspace(0.1, 0.9, 9))
+    ours = np.searchsorted(np.sort(found), expected) / len(found)
+    # Kolmogorov: 1.95/√n at one in a thousand.
+    assert np.abs(ours - np.linspace(0.1, 0.9, 9)).max() < 1.95 / math.sqrt(len(found)) + 0.02
+
+
+def test_without_balance_nothing_changes():
+    """The owners of runs that were made before there was a choice."""
+    labels = balanced(1000)
+    counts = draw_partition(labels, PartitionSpec(alpha=0.5)).label_counts(labels, 10)
+    assert counts.sum(1).tolist() == [107, 84, 65, 153, 108, 84, 78, 72, 120, 129]
 
 
 def test_dirichlet_gives_up_and_says_which_knob_to_turn():

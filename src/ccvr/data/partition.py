@@ -56,10 +56,13 @@ def _draw_dirichlet(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Gen
     parts: list[list[IntArray]] = [[] for _ in range(spec.num_clients)]
     for label in np.unique(labels):
         owned = rng.permutation(np.flatnonzero(labels == label))
-        shares = rng.dirichlet(np.full(spec.num_clients, spec.alpha))
+        sizes = np.array([sum(map(len, part)) for part in parts])
+        # To leave out full clients and scale the other shares up is to draw among those others: Dirichlet's neutrality.
+        takers = np.flatnonzero(sizes * spec.num_clients < len(labels)) if spec.balance else range(spec.num_clients)
+        shares = rng.dirichlet(np.full(len(takers), spec.alpha))
         cuts = (np.cumsum(shares)[:-1] * len(owned)).astype(np.int64)
-        for part, piece in zip(parts, np.split(owned, cuts), strict=True):
-            part.append(piece)
+        for client, piece in zip(takers, np.split(owned, cuts), strict=True):
+            parts[client].append(piece)
     return [np.concatenate(part) for part in parts]
 
 

@@ -46,6 +46,8 @@ class PartitionSpec:
     """shards: how many classes a client has."""
     min_size: int = 10
     """Fewest images that a client may have; dirichlet draws again, up to 1,000 times, until all have them."""
+    balance: bool = False
+    """dirichlet: a client that has its even share of the images gets nothing of the classes that are still to come."""
     seed: int = 0
 
     def __post_init__(self) -> None:
