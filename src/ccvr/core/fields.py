@@ -50,6 +50,34 @@ def flat(mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return leaves
 
 
+def hint_of(cls: type[Any], name: str) -> Any:
+    """The type of a field by its dotted name, as in training.lr; an unknown one is an error that suggests another."""
+    here: Any = cls
+    for part in name.split("."):
+        hints = get_type_hints(here) if dataclasses.is_dataclass(here) and isinstance(here, type) else {}
+        if part not in hints:
+            raise SpecError(f'no field "{name}".{suggestion(name, names_of(cls))}')
+        here = hints[part]
+    if dataclasses.is_dataclass(here):
+        raise SpecError(f'"{name}" is a section. Give one of its fields: {", ".join(names_of(here, f"{name}."))}.')
+    return here
+
+
+def names_of(cls: Any, where: str = "") -> list[str]:
+    """The dotted names of all fields of a dataclass, and of the dataclasses in it."""
+    found = []
+    for name, hint in get_type_hints(cls).items():
+        found += names_of(hint, f"{where}{name}.") if dataclasses.is_dataclass(hint) else [f"{where}{name}"]
+    return found
+
+
+def with_field(value: T, name: str, new: Any) -> T:
+    """A copy of a frozen dataclass in which the field with this dotted name is another."""
+    first, _, rest = name.partition(".")
+    inner = with_field(getattr(value, first), rest, new) if rest else new
+    return dataclasses.replace(value, **{first: inner})  # type: ignore[type-var]
+
+
 def parse(hint: Any, text: str, where: str) -> Any:
     """A field's value from its text, as on a command line."""
     hint = _present(hint)

@@ -58,7 +58,7 @@ def _draw_dirichlet(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Gen
         owned = rng.permutation(np.flatnonzero(labels == label))
         sizes = np.array([sum(map(len, part)) for part in parts])
         # To leave out full clients and scale the other shares up is to draw among those others: Dirichlet's neutrality.
-        takers = np.flatnonzero(sizes * spec.num_clients < len(labels)) if spec.balance else range(spec.num_clients)
+        takers = np.flatnonzero(sizes * spec.num_clients < (len(labels) if spec.balance else np.inf))
         shares = rng.dirichlet(np.full(len(takers), spec.alpha))
         cuts = (np.cumsum(shares)[:-1] * len(owned)).astype(np.int64)
         for client, piece in zip(takers, np.split(owned, cuts), strict=True):

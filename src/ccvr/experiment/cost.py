@@ -24,6 +24,9 @@ from ccvr.statistics.wire import payload_bytes
 from ccvr.training.algorithms import local_objectives, server_update
 from ccvr.training.local import Client, GlobalState, train_client
 
+SLOW_STEP = 0.25
+"""Seconds of a step from which on single steps are timed."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -48,28 +51,50 @@ def estimate(spec: Spec) -> Cost:
     torch.set_num_threads(spec.threads)
     calibrations = parse_calibrations(spec.calibration)
     size = extent(spec.data.name, spec.data.root)
-    head_kind = "normed" if spec.training.clsnorm else "linear"
+    model = _model(spec, size)
+    samples, cohort = training_samples(spec), _cohort(spec)
+    state = num_bytes(parameters_of(model), buffers_of(model))
+    return Cost(
+        samples=samples,
+        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / _at_once(spec),
+        model_bytes=state,
+        traffic_bytes=2 * state * cohort * spec.training.rounds,
+        statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
+    )
+
+
+def training_samples(spec: Spec) -> int:
+    """How many images the clients' steps see in all rounds together."""
+    share = _cohort(spec) / spec.partition.num_clients * (1 - spec.data.validation)
+    images = round(extent(spec.data.name, spec.data.root).train * share)
+    return images * spec.training.local_epochs * spec.training.rounds
+
+
+def seconds_per_sample(spec: Spec) -> float:
+    """How long a training sample takes on this machine, with all workers at once."""
+    torch.set_num_threads(spec.threads)
+    size = extent(spec.data.name, spec.data.root)
+    return _seconds_per_sample(spec, _model(spec, size), size.shape, size.num_classes) / _at_once(spec)
+
+
+def _cohort(spec: Spec) -> int:
+    return max(1, round(spec.training.client_fraction * spec.partition.num_clients))
+
+
+def _at_once(spec: Spec) -> int:
+    return min(spec.processes(_cohort(spec)), os.cpu_count() or 1)
+
+
+def _model(spec: Spec, size: Extent) -> SplitModel:
     channels = size.shape[0]
-    model = build_model(
+    return build_model(
         spec.model,
         size.shape,
         size.num_classes,
         mean=[0.5] * channels,
         std=[0.25] * channels,
-        head_kind=head_kind,
+        head_kind="normed" if spec.training.clsnorm else "linear",
         seed=spec.seed,
-    )
-    cohort = max(1, round(spec.training.client_fraction * spec.partition.num_clients))
-    share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
-    samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
-    state = num_bytes(parameters_of(model), buffers_of(model))
-    at_once = min(spec.processes(cohort), os.cpu_count() or 1)
-    return Cost(
-        samples=samples,
-        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / at_once,
-        model_bytes=state,
-        traffic_bytes=2 * state * cohort * spec.training.rounds,
-        statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
     )
 
 
@@ -92,21 +117,26 @@ def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, si
 
 
 def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:
-    """The fastest of three times four steps of one client, after one that warms up, in batches of at most 32."""
+    """The fastest of three times four steps of one client, after one that warms up, in batches of at most 32.
+
+    Of a slow network single steps.
+    """
     training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
     server, parameters = server_update(training), parameters_of(model)
     broadcast = server.broadcast(server.init(parameters, spec.partition.num_clients))
     sent = GlobalState(parameters, buffers_of(model), broadcast)
-    timings = []
-    for steps in (1, 4, 4, 4):
+
+    def timed(steps: int) -> float:
         number = steps * training.batch_size
         pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
         images = LabelledImages(torch.from_numpy(pixels), torch.arange(number) % num_classes)
         client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
         started = time.perf_counter()
         train_client(Scratch(model), sent, client, {}, local_objectives(training), training, round=1, seed=0)
-        timings.append((time.perf_counter() - started) / number)
-    return min(timings[1:])
+        return (time.perf_counter() - started) / number
+
+    is_slow = timed(1) * training.batch_size > SLOW_STEP
+    return min(timed(1 if is_slow else 4) for _ in range(3))
 
 
 def _duration(seconds: float) -> str:

@@ -1,51 +1,38 @@
-"""Numbers that the paper states: Luo et al. 2021, appendix; accuracy in percent on CIFAR-10 (mean of three seeds)."""
+"""The paper's numbers as figures of single runs need them: CIFAR-10, mean of three seeds, by alpha."""
+
+from ccvr.report.published import published
 
 ALPHAS = (0.5, 0.1, 0.05)
+ALGORITHMS = ("fedavg", "fedprox", "moon")
 
-BEFORE = {
-    "fedavg": (68.62, 58.55, 52.33),
-    "fedprox": (69.07, 58.93, 53.00),
-    "moon": (70.48, 57.36, 49.91),
-}
+
+def _by_alpha(table: str, algorithm: str, head: str) -> tuple[float, ...]:
+    return tuple(published(table)[f"cifar10-a{alpha}-{algorithm}", head].mean for alpha in ALPHAS)
+
+
+def _by_clients(algorithm: str, clients: int) -> tuple[float, ...]:
+    cell = f"cifar10-a0.1-{algorithm}" + (f"-n{clients}" if clients != 10 else "")
+    return tuple(published("table4")[cell, head].mean for head in ("uncalibrated", "ccvr"))
+
+
+BEFORE = {algorithm: _by_alpha("table3", algorithm, "uncalibrated") for algorithm in ALGORITHMS}
 """Algorithm → accuracy without calibration, by alpha."""
 
 VIRTUAL = {
-    "fedavg": {
-        50: (70.99, 61.07, 54.24),
-        100: (71.03, 61.43, 54.48),
-        500: (70.85, 62.29, 54.63),
-        1000: (70.71, 62.59, 55.03),
-        2000: (71.33, 62.68, 54.95),
-    },
-    "fedprox": {
-        50: (70.72, 61.34, 54.78),
-        100: (70.99, 61.89, 55.01),
-        500: (70.94, 62.29, 55.54),
-        1000: (71.16, 62.59, 55.55),
-        2000: (70.81, 62.60, 55.79),
-    },
-    "moon": {
-        50: (71.16, 61.36, 53.36),
-        100: (71.29, 62.17, 54.09),
-        500: (71.22, 62.10, 55.02),
-        1000: (71.11, 62.79, 55.61),
-        2000: (71.10, 62.22, 55.60),
-    },
+    algorithm: {number: _by_alpha("table3", algorithm, f"ccvr-m{number}") for number in (50, 100, 500, 1000, 2000)}
+    for algorithm in ALGORITHMS
 }
-"""Algorithm → virtual features per class → accuracy of CCVR, by alpha ("different numbers of virtual features")."""
+"""Algorithm → virtual features per class → accuracy of CCVR, by alpha."""
 
-CLIENTS = {
-    "fedavg": {10: (58.55, 62.68), 50: (57.94, 61.89), 100: (55.42, 59.19)},
-    "fedprox": {10: (58.93, 62.60), 50: (58.49, 61.69), 100: (55.85, 59.04)},
-    "moon": {10: (57.36, 62.22), 50: (58.51, 61.63), 100: (56.26, 59.49)},
-}
-"""Algorithm → number of clients → accuracy before and after CCVR, alpha 0.1 ("a varying number of clients")."""
+CLIENTS = {name: {number: _by_clients(name, number) for number in (10, 50, 100)} for name in ALGORITHMS}
+"""Algorithm → number of clients → accuracy before and after CCVR, alpha 0.1."""
 
+REAL = {"100": "oracle-partial-100", "1000": "oracle-partial-1000", "all": "oracle"}
 AMOUNTS = {
-    "fedavg": {"100": (72.06, 63.58, 55.65), "1000": (72.30, 64.55, 56.86), "all": (72.51, 64.70, 57.53)},
-    "fedprox": {"100": (71.90, 63.21, 55.63), "1000": (72.09, 64.14, 56.85), "all": (72.26, 64.63, 57.33)},
+    algorithm: {amount: _by_alpha("table5", algorithm, head) for amount, head in REAL.items()}
+    for algorithm in ("fedavg", "fedprox")
 }
-"""Algorithm → real samples per class → accuracy of calibration with them, by alpha ("whole data and partial data")."""
+"""Algorithm → real samples per class → accuracy of calibration with them, by alpha."""
 
 
 def column(data: object, alpha: object) -> int | None:

@@ -124,9 +124,18 @@ def _spec(path: Path) -> dict[str, Any]:
 def _results(folder: RunFolder) -> dict[str, Any]:
     """The results, if every head that they name has its scores."""
     results = folder.read_results()
+    if not says_all(results):
+        raise RunError(
+            f"{folder.results} does not say all of its heads. Delete it and run `ccvr resume {folder.path}`."
+        )
+    return results
+
+
+def says_all(results: dict[str, Any]) -> bool:
+    """Whether every head that results name has its scores."""
     heads, classes = results["accuracy"], len(results["class_names"])
     recalls, clients = results["per_class_recall"], results["client_accuracy"]
-    whole = {UNCALIBRATED, results["deployed"]} <= set(heads) and all(
+    return {UNCALIBRATED, results["deployed"]} <= set(heads) and all(
         _are_numbers([accuracy])
         and isinstance(recalls.get(label), list)
         and len(recalls[label]) == classes
@@ -134,11 +143,6 @@ def _results(folder: RunFolder) -> dict[str, Any]:
         and _are_numbers(each for each in [*recalls[label], *clients[label].values()] if each is not None)
         for label, accuracy in heads.items()
     )
-    if not whole:
-        raise RunError(
-            f"{folder.results} does not say all of its heads. Delete it and run `ccvr resume {folder.path}`."
-        )
-    return results
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

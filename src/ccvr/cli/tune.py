@@ -1,0 +1,107 @@
+"""ccvr tune PRESET|SPEC.toml --training.mu 0.001 0.01 … [OPTIONS]"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ccvr.cli.arguments import parse
+from ccvr.cli.follow import show
+from ccvr.core.errors import UsageError
+from ccvr.core.fields import names_of
+from ccvr.experiment.events import Event, Started
+from ccvr.experiment.presets import find_spec
+from ccvr.experiment.spec import Spec
+from ccvr.experiment.tune import Failed, Trying, Tuned, described, grid, tune
+from ccvr.report.progress import RunProgress
+from ccvr.report.sheet import DASH, Sheet, terminal
+from ccvr.report.tables import headline
+
+ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
+
+Every combination is trained without 15 % of each client's images; the best on them is trained again with all. A field
+with one value is set. Fields are those of `ccvr run`: --training.mu 0.001 0.01 0.1 --training.rounds 10."""
+
+
+@dataclass(frozen=True)
+class TuneArguments:
+    out: Path | None = None
+    """Folder of the trainings and of tuning.json; without it tuning/NAME. What it has is not trained again."""
+    quiet: bool = False
+    """Print errors only."""
+
+
+def command(argv: list[str]) -> None:
+    name = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    fields, own = split(argv)
+    arguments = parse(TuneArguments, own, prog="ccvr tune", about=ABOUT)
+    if name is None:
+        raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01")
+    spec, candidates = grid(find_spec(name), fields)
+    out = arguments.out or Path("tuning") / spec.name
+    try:
+        tuned = _follow(tune(spec, candidates, out), quiet=arguments.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
+    if not arguments.quiet:
+        Console().print(terminal(_sheet(tuned)))
+        print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
+        print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
+
+
+def split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Fields of a spec with their values, and everything else."""
+    fields: dict[str, list[str]] = {}
+    own: list[str] = []
+    known = set(names_of(Spec))
+    values = own
+    for word in argv:
+        field = word.removeprefix("--").replace("-", "_")
+        if word.startswith("--") and (field in known or "." in field):
+            if field in fields:
+                raise UsageError(f"{word} is given twice. Give all its values at once.")
+            values = fields[field] = []
+        elif word.startswith("--"):
+            own.append(word)
+            values = own
+        else:
+            values.append(word)
+    return fields, own
+
+
+def _follow(steps: Iterator[Event | Trying | Failed | Tuned], *, quiet: bool) -> Tuned:
+    console = Console(stderr=True)
+    progress = RunProgress(console, quiet=quiet)
+    with ExitStack() as bars:
+        for step in steps:
+            match step:
+                case Trying():
+                    bars.close()
+                    progress = bars.enter_context(RunProgress(console, quiet=quiet))
+                    progress.say(f"[{step.number}/{step.total}] {step.what}")
+                case Failed():
+                    progress.say(f"{step.what}: {step.error}")
+                case Started():
+                    progress.begin(step.round, step.rounds)
+                case Tuned():
+                    return step
+                case _:
+                    show(step, progress)
+    raise AssertionError("tuning ends with what was chosen")
+
+
+def _sheet(tuned: Tuned) -> Sheet:
+    headers = ("hyperparameters", "validation", "test", "chosen")
+    rows = [
+        [
+            described(each.values),
+            DASH if each.validation_accuracy is None else f"{each.validation_accuracy:.2f}",
+            DASH if each.test_accuracy is None else f"{each.test_accuracy:.2f}",
+            "yes" if each is tuned.chosen else "",
+        ]
+        for each in tuned.candidates
+    ]
+    caption = "Accuracy in percent before calibration, trained without the held-out part; test had no say"
+    return Sheet(caption, headers, rows, ("hyperparameters", "chosen"))

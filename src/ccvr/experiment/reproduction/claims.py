@@ -1,0 +1,174 @@
+"""What the paper claims, as comparisons of numbers, and whether they hold on its numbers and on ours."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.experiment.reproduction.cells import CELLS, SCALES, Scale
+from ccvr.experiment.reproduction.compare import Numbers, method_of, setting_of
+from ccvr.experiment.reproduction.trained import Trainings
+from ccvr.report.published import published
+from ccvr.report.sheet import DASH, Sheet
+
+ALPHAS = ("0.5", "0.1", "0.05")
+ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "moon")
+REGULARISERS = ("clsnorm", "clsprox", "clsnorm-clsprox")
+HOLDS, FAILS = "holds", "does not hold"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of a cell: the accuracy of a head in percent, or what it gained in points."""
+
+    cell: str
+    head: str
+    kind: Literal["accuracy", "gain"]
+
+    @property
+    def name(self) -> str:
+        cell = CELLS[self.cell]
+        return f"{method_of(cell, self.head)}, {setting_of(cell)}"
+
+    def published(self) -> float:
+        found = ({**published("table1"), **published("table2")})[self.cell, self.head]
+        value = found.mean if self.kind == "accuracy" else found.gain
+        assert value is not None, f"the paper prints no {self.kind} of {self.name}"
+        return value
+
+    def ours(self, numbers: Numbers, scale: Scale) -> dict[int, float]:
+        """By seed."""
+        read = numbers.accuracies if self.kind == "accuracy" else numbers.gains
+        return read(CELLS[self.cell], self.head, scale)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity that is larger than another, or than zero."""
+
+    larger: Quantity
+    smaller: Quantity | None
+    or_equal: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.larger.name + (f" {self.sign} {self.smaller.name}" if self.smaller else f" {self.sign} 0")
+
+    @property
+    def sign(self) -> str:
+        return "≥" if self.or_equal else ">"
+
+    def published(self) -> "Outcome":
+        return self._outcome(self.larger.published(), self.smaller.published() if self.smaller else 0.0, 3)
+
+    def ours(self, numbers: Numbers, scale: Scale) -> "Outcome | None":
+        """Means over the seeds that both have; None where there is none."""
+        larger = self.larger.ours(numbers, scale)
+        smaller = self.smaller.ours(numbers, scale) if self.smaller else dict.fromkeys(larger, 0.0)
+        common = larger.keys() & smaller.keys()
+        if not common:
+            return None
+        return self._outcome(mean(larger[s] for s in common), mean(smaller[s] for s in common), len(common))
+
+    def _outcome(self, larger: float, smaller: float, seeds: int) -> "Outcome":
+        holds = larger >= smaller if self.or_equal else larger > smaller
+        sign = "+" if self.larger.kind == "gain" else ""
+        right = f"{smaller:{sign}.2f}" if self.smaller else "0"
+        return Outcome(f"{larger:{sign}.2f} against {right}", holds, seeds)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Both figures, and whether they stand as claimed."""
+
+    figures: str
+    holds: bool
+    seeds: int
+
+    @property
+    def verdict(self) -> str:
+        return HOLDS if self.holds else FAILS
+
+
+@dataclass(frozen=True)
+class Claim:
+    """It holds if all its comparisons do."""
+
+    text: str
+    comparisons: tuple[Comparison, ...]
+
+
+def _gain(cell: str, head: str = "ccvr") -> Quantity:
+    return Quantity(cell, head, "gain")
+
+
+def _accuracy(cell: str, head: str) -> Quantity:
+    return Quantity(cell, head, "accuracy")
+
+
+CELLS_OF_CLAIMS = [f"cifar10-a{alpha}-{algorithm}" for algorithm in ALGORITHMS for alpha in ALPHAS]
+
+
+def _regularised(head: str) -> Iterator[Comparison]:
+    for alpha in ALPHAS:
+        cell = f"cifar10-a{alpha}-fedavg"
+        for name in REGULARISERS:
+            yield Comparison(_gain(cell, head), _gain(f"{cell}-{name}", UNCALIBRATED))
+
+
+def _more_heterogeneous(alpha: str) -> tuple[Comparison, ...]:
+    pairs = ((f"cifar10-a{alpha}-{name}", f"cifar10-a0.5-{name}") for name in ALGORITHMS)
+    return tuple(Comparison(_gain(uneven), _gain(even)) for uneven, even in pairs)
+
+
+CLAIMS = (
+    Claim("CCVR improves every algorithm at every alpha", tuple(Comparison(_gain(c), None) for c in CELLS_OF_CLAIMS)),
+    Claim("CCVR gains more at alpha 0.1 than at 0.5", _more_heterogeneous("0.1")),
+    Claim("CCVR gains more at alpha 0.05 than at 0.5", _more_heterogeneous("0.05")),
+    Claim(
+        "The oracle (whole data) is at least as good as CCVR",
+        tuple(Comparison(_accuracy(c, "oracle"), _accuracy(c, "ccvr"), or_equal=True) for c in CELLS_OF_CLAIMS),
+    ),
+    Claim("Regularising gains less than calibrating with whole data", tuple(_regularised("oracle"))),
+    Claim("Regularising gains less than CCVR", tuple(_regularised("ccvr"))),
+)
+
+
+def _scales(trainings: Trainings) -> list[Scale]:
+    """Scales at which anything that the claims are about was trained, the largest first."""
+    found = {scale for cell in CELLS_OF_CLAIMS for scale in trainings.scales(CELLS[cell])}
+    return sorted(found, key=lambda scale: (-scale.size, scale))
+
+
+def judge(trainings: Trainings, scale: Scale | None) -> tuple[Sheet, Sheet]:
+    """All claims at every scale: the verdicts, and the figures that they rest on."""
+    numbers, verdicts, figures = Numbers(trainings), [], []
+    for claim in CLAIMS:
+        theirs = [comparison.published() for comparison in claim.comparisons]
+        for each in [scale] if scale else _scales(trainings) or [SCALES["paper"]]:
+            ours = [comparison.ours(numbers, each) for comparison in claim.comparisons]
+            verdicts.append([claim.text, each.label, *_verdict(ours), _verdict(theirs)[-1]])
+            for comparison, mine, paper in zip(claim.comparisons, ours, theirs, strict=True):
+                row = [str(mine.seeds), mine.figures, mine.verdict] if mine else [DASH, DASH, "not trained"]
+                figures.append([claim.text, comparison.name, each.label, *row, paper.figures, paper.verdict])
+    top = ("claim", "scale", "seeds", "comparisons that hold", "ours", "paper")
+    below = ("claim", "comparison", "scale", "seeds", "our figures", "ours", "the paper's figures", "paper")
+    return (
+        Sheet("The paper's claims on CIFAR-10, on our numbers and on its own", top, verdicts, top),
+        Sheet("Figures behind the verdicts: accuracy in percent, gains in points", below, figures, below),
+    )
+
+
+def _verdict(outcomes: Sequence[Outcome | None]) -> list[str]:
+    """Seeds, how many comparisons hold, and whether the claim does."""
+    known = [outcome for outcome in outcomes if outcome]
+    good = sum(outcome.holds for outcome in known)
+    if not known:
+        return [DASH, f"0 of {len(outcomes)}", "not trained"]
+    counts = sorted({outcome.seeds for outcome in known})
+    seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    verdict = HOLDS if good == len(known) else FAILS
+    missing = len(outcomes) - len(known)
+    rest = f", as far as trained ({missing} of {len(outcomes)} missing)" if missing and verdict == HOLDS else ""
+    return [seeds, f"{good} of {len(known)}", verdict + rest]

@@ -1,0 +1,100 @@
+"""A finished run as one small file: numbers alone, enough for every table and for most figures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ccvr.core.errors import RunError
+from ccvr.core.run import RESULTS, RunFolder
+from ccvr.report.runs import Analysis, RunFiles, says_all
+
+FORMAT = "ccvr-record/1"
+KEPT_ANALYSES = ("cka", "norms", "separability")
+"""Analyses whose arrays are small."""
+KEPT_PROVENANCE = ("started", "commit", "versions", "hardware")
+DIGITS = 4
+
+
+def record_bytes(run: RunFiles, *, scale: str) -> bytes:
+    """The run as JSON, a line for each part. The same run gives the same bytes."""
+    spec = {**run.spec, "data": {key: value for key, value in run.spec["data"].items() if key != "root"}}
+    parts = {
+        "format": FORMAT,
+        "name": run.name,
+        "scale": scale,
+        "seed": run.spec.get("seed", 0),
+        "provenance": {key: run.provenance[key] for key in KEPT_PROVENANCE if key in run.provenance},
+        "spec": spec,
+        "label_counts": None if run.label_counts is None else run.label_counts.tolist(),
+        "rounds": _rounded([_round(each, whole=each in (run.rounds[0], run.rounds[-1])) for each in run.rounds]),
+        "results": run.results,
+        "analyses": {name: _analysis(run.analyses[name]) for name in KEPT_ANALYSES if name in run.analyses},
+    }
+    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+    lines = [f"{encode(key)}: {encode(value)}" for key, value in parts.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _round(record: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+    """What the global model reached; of the first and the last round also what every client's head looks like."""
+    kept = {key: record.get(key) for key in ("round", "accuracy", "loss", "seconds")}
+    clients = [
+        {key: each[key] for key in ("client", "examples", "loss", "head_row_norms") if key in each}
+        for each in record.get("clients", ())
+    ]
+    return kept | ({"clients": clients} if whole else {})
+
+
+def _analysis(found: Analysis) -> dict[str, Any]:
+    arrays, about = found
+    return {"arrays": {name: _rounded(array.tolist()) for name, array in arrays.items()}, "about": about}
+
+
+def _rounded(value: Any) -> Any:
+    match value:
+        case float():
+            return round(value, DIGITS)
+        case list():
+            return [_rounded(each) for each in value]
+        case dict():
+            return {key: _rounded(each) for key, each in value.items()}
+    return value
+
+
+def read_record(path: Path) -> RunFiles:
+    """The run that a record tells of."""
+    try:
+        parts = _parts(path.read_text(encoding="utf-8"))
+        counts = parts["label_counts"]
+        run = RunFiles(
+            name=str(parts["name"]),
+            folder=RunFolder(path),
+            spec=dict(parts["spec"]),
+            results=_results(parts["results"]),
+            rounds=list(parts["rounds"]),
+            provenance=dict(parts["provenance"]),
+            label_counts=None if counts is None else np.array(counts),
+            analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
+        )
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is no record of a run ({error}). Delete it, or record the run again.") from error
+    return run
+
+
+def _parts(text: str) -> dict[str, Any]:
+    parts: dict[str, Any] = json.loads(text)
+    if parts["format"] != FORMAT:
+        raise ValueError(f"the format is {parts['format']!r}, this version reads {FORMAT!r}")
+    return parts
+
+
+def _results(results: dict[str, Any]) -> dict[str, Any]:
+    if any(not isinstance(results[key], kind) for key, kind in RESULTS.items()) or not says_all(results):
+        raise ValueError("its results do not say all of its heads")
+    return results
+
+
+def _arrays(found: dict[str, Any]) -> Analysis:
+    return {name: np.array(values) for name, values in found["arrays"].items()}, dict(found["about"])
