@@ -8,7 +8,7 @@ from tests.cli.conftest import Command, Launch
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
-KNOWN = "Known: analyze, calibrate, data, evaluate, report, resume, run, show."
+KNOWN = "Known: analyze, calibrate, data, evaluate, report, reproduce, resume, run, show, tune."
 
 MISTAKES = {
     "rum": f'UnknownName: no command "rum". Did you mean "run"? {KNOWN}',

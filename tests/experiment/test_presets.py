@@ -8,49 +8,147 @@ from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_toml, to_toml
 
 COLUMNS = ["cifar10-a0.05", "cifar10-a0.1", "cifar10-a0.5", "cifar100-a0.5", "cinic10-a0.5"]
-EVERYWHERE = {"rounds": 100, "lr": 0.01, "weight_decay": 1e-5, "momentum": 0.9, "local_epochs": 10}
-BATCH_SIZE = [64, 64, 64, 64, 512]
-MU = {"fedprox": [0.01, 0.001, 0.001, 0.001, 0.01], "moon": [5, 1, 1, 1, 1]}
-CLSPROX = [0.01, 0.001, 0.001]
-NUM_VIRTUAL = [2000, 2000, 100, 500, 1000]
-CALIBRATION_LR = [0.001, 0.001, 0.001, 1e-5, 0.001]
-CALIBRATION_EPOCHS = {
-    "fedavg": [10, 10, 30, 30, 50],
-    "fedprox": [10, 10, 30, 30, 50],
-    "fedavgm": [10, 10, 50, 10, 50],
-    "moon": [10, 10, 30, 10, 10],
-}
+TABLE = """
+FedAvg/FedAvgM   | communication rounds  | 100
+FedAvg/FedAvgM   | optimizer             | SGD
+FedAvg/FedAvgM   | learning rate         | 0.01
+FedAvg/FedAvgM   | weight decay          | 1e-5
+FedAvg/FedAvgM   | momentum              | 0.9
+FedAvg/FedAvgM   | local epoch           | 10
+FedAvg/FedAvgM   | clients per round     | 10
+FedAvg/FedAvgM   | batch size            | 64    | 64    | 64    | 64   | 512
+clsprox          | mu                    | 0.01  | 0.001 | 0.001 | -    | -
+FedProx          | communication rounds  | 100
+FedProx          | optimizer             | SGD
+FedProx          | learning rate         | 0.01
+FedProx          | weight decay          | 1e-5
+FedProx          | momentum              | 0.9
+FedProx          | local epoch           | 10
+FedProx          | clients per round     | 10
+FedProx          | batch size            | 64    | 64    | 64    | 64   | 512
+FedProx          | mu                    | 0.01  | 0.001 | 0.001 | 0.001 | 0.01
+MOON             | contrastive temperature | 0.5
+MOON             | optimizer             | SGD
+MOON             | learning rate         | 0.01
+MOON             | weight decay          | 1e-5
+MOON             | momentum              | 0.9
+MOON             | local epoch           | 10
+MOON             | clients per round     | 10
+MOON             | batch size            | 64    | 64    | 64    | 64   | 512
+MOON             | mu                    | 5     | 1     | 1     | 1    | 1
+FedAvg + CCVR    | optimizer             | SGD
+FedAvg + CCVR    | weight decay          | 1e-5
+FedAvg + CCVR    | momentum              | 0.9
+FedAvg + CCVR    | batch size            | 64
+FedAvg + CCVR    | epoch                 | 10    | 10    | 30    | 30   | 50
+FedAvg + CCVR    | virtual features      | 2000  | 2000  | 100   | 500  | 1000
+FedAvg + CCVR    | learning rate         | 0.001 | 0.001 | 0.001 | 1e-5 | 0.001
+FedProx + CCVR   | optimizer             | SGD
+FedProx + CCVR   | weight decay          | 1e-5
+FedProx + CCVR   | momentum              | 0.9
+FedProx + CCVR   | batch size            | 64
+FedProx + CCVR   | epoch                 | 10    | 10    | 30    | 30   | 50
+FedProx + CCVR   | virtual features      | 2000  | 2000  | 100   | 500  | 1000
+FedProx + CCVR   | learning rate         | 0.001 | 0.001 | 0.001 | 1e-5 | 0.001
+FedAvgM + CCVR   | optimizer             | SGD
+FedAvgM + CCVR   | weight decay          | 1e-5
+FedAvgM + CCVR   | momentum              | 0.9
+FedAvgM + CCVR   | batch size            | 64
+FedAvgM + CCVR   | epoch                 | 10    | 10    | 50    | 10   | 50
+FedAvgM + CCVR   | virtual features      | 2000  | 2000  | 100   | 500  | 1000
+FedAvgM + CCVR   | learning rate         | 0.001 | 0.001 | 0.001 | 1e-5 | 0.001
+MOON + CCVR      | optimizer             | SGD
+MOON + CCVR      | weight decay          | 1e-5
+MOON + CCVR      | momentum              | 0.9
+MOON + CCVR      | batch size            | 64
+MOON + CCVR      | epoch                 | 10    | 10    | 30    | 10   | 10
+MOON + CCVR      | virtual features      | 2000  | 2000  | 100   | 500  | 1000
+MOON + CCVR      | learning rate         | 0.001 | 0.001 | 0.001 | 1e-5 | 0.001
+Whole Data       | optimizer             | SGD
+Whole Data       | learning rate         | 0.001
+Whole Data       | weight decay          | 1e-5
+Whole Data       | momentum              | 0.9
+Whole Data       | batch size            | 64
+Whole Data       | epoch                 | 50
+text             | communication rounds of MOON | 100
+text             | server momentum of FedAvgM   | 0.1
+text             | Tukey                 | 0.5
+text             | concentration alpha   | 0.05  | 0.1   | 0.5   | 0.5  | 0.5
+text             | clients               | 10
+"""
+"""The paper's table of hyperparameters, row by row; a row with one number has it in all columns. Last what only its
+text says."""
 
 
-@pytest.mark.parametrize("algorithm", CALIBRATION_EPOCHS)
+def transcribed(method: str, column: str) -> dict[str, str]:
+    """A block of the table, for one column."""
+    rows = [[part.strip() for part in line.split("|")] for line in TABLE.strip().splitlines()]
+    place = COLUMNS.index(column)
+    return {name: values[place if len(values) > 1 else 0] for block, name, *values in rows if block == method}
+
+
+SGD = {"learning rate": "lr", "weight decay": "weight_decay", "momentum": "momentum", "batch size": "batch_size"}
+METHODS = {"fedavg": "FedAvg", "fedprox": "FedProx", "fedavgm": "FedAvgM", "moon": "MOON"}
+
+
+def require_sgd(options: object, block: dict[str, str]) -> None:
+    assert block.pop("optimizer") == "SGD"
+    for name, field in SGD.items():
+        assert getattr(options, field) == float(block.pop(name)), name
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
 @pytest.mark.parametrize("column", COLUMNS)
-def test_the_papers_table(column, algorithm):
-    spec = PRESETS[f"{column}-{algorithm}"]
-    number = COLUMNS.index(column)
-    training, calibration = spec.training, spec.calibration
-    assert {name: getattr(training, name) for name in EVERYWHERE} == EVERYWHERE
-    assert (training.algorithm, training.batch_size) == (algorithm, BATCH_SIZE[number])
-    assert training.mu == (MU[algorithm][number] if algorithm in MU else None)
-    assert (training.temperature, training.server_momentum, training.client_fraction) == (0.5, 0.1, 1.0)
-    assert (spec.partition.num_clients, spec.partition.alpha) == (10, float(column.split("-a")[1]))
-    assert spec.model.name == ("simple-cnn" if number < 3 else "mobilenet-v2")
-    assert (calibration.num_virtual, calibration.lr) == (NUM_VIRTUAL[number], CALIBRATION_LR[number])
-    assert calibration.epochs == CALIBRATION_EPOCHS[algorithm][number]
-    assert (calibration.transform, calibration.transform_at) == ("tukey:0.5", "draws")
-    oracle = parse_calibrations(calibration)[1]
-    assert (oracle.method, oracle.options.epochs, oracle.options.lr) == ("oracle", 50, 0.001)
-    for options in (calibration, oracle.options):
-        assert (options.batch_size, options.momentum, options.weight_decay) == (64, 0.9, 1e-5)
+def test_the_papers_training(column, algorithm):
+    spec, text = PRESETS[f"{column}-{algorithm}"], transcribed("text", column)
+    training = spec.training
+    block = transcribed("FedAvg/FedAvgM" if algorithm in ("fedavg", "fedavgm") else METHODS[algorithm], column)
+    require_sgd(training, block)
+    rounds = text["communication rounds of MOON"] if algorithm == "moon" else block.pop("communication rounds")
+    assert (training.algorithm, training.rounds) == (algorithm, int(rounds))
+    assert training.local_epochs == int(block.pop("local epoch"))
+    assert training.client_fraction * spec.partition.num_clients == int(block.pop("clients per round"))
+    assert training.mu == (float(block.pop("mu")) if algorithm in ("fedprox", "moon") else None)
+    if algorithm == "moon":
+        assert training.temperature == float(block.pop("contrastive temperature"))
+    if algorithm == "fedavgm":
+        assert training.server_momentum == float(text["server momentum of FedAvgM"])
+    assert block == {}, "every row of the block was looked at"
+    assert (spec.partition.kind, spec.partition.balance) == ("dirichlet", False)
+    assert (spec.partition.num_clients, spec.partition.alpha) == (
+        int(text["clients"]),
+        float(text["concentration alpha"]),
+    )
+    assert spec.model.name == ("simple-cnn" if column.startswith("cifar10-") else "mobilenet-v2")
+    assert (training.clsnorm, training.clsprox) == (False, 0.0)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_the_regularisers(number):
-    plain = PRESETS[f"{COLUMNS[number]}-fedavg"].training
-    assert (plain.clsnorm, plain.clsprox) == (False, 0.0)
-    mu = CLSPROX[number]
-    for name, wanted in {"clsnorm": (True, 0.0), "clsprox": (False, mu), "clsnorm-clsprox": (True, mu)}.items():
-        training = PRESETS[f"{COLUMNS[number]}-fedavg-{name}"].training
-        assert (training.clsnorm, training.clsprox) == wanted
+@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_papers_calibration(column, algorithm):
+    ccvr, oracle = parse_calibrations(PRESETS[f"{column}-{algorithm}"].calibration)
+    block, whole = transcribed(f"{METHODS[algorithm]} + CCVR", column), transcribed("Whole Data", column)
+    for calibration, rows in ((ccvr, block), (oracle, whole)):
+        require_sgd(calibration.options, rows)
+        assert calibration.options.epochs == int(rows.pop("epoch"))
+    assert ccvr.options.num_virtual == int(block.pop("virtual features"))
+    assert (block, whole) == ({}, {}), "every row was looked at"
+    assert (ccvr.method, oracle.method) == ("ccvr", "oracle")
+    assert ccvr.options.transform == f"tukey:{transcribed('text', column)['Tukey']}"
+    assert ccvr.options.transform_at == "draws", "before re-training: the paper's order"
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_the_regularisers(column):
+    mu = transcribed("clsprox", column)["mu"]
+    found = {name: spec.training for name, spec in PRESETS.items() if name.startswith(f"{column}-fedavg-cls")}
+    if mu == "-":
+        assert found == {}
+        return
+    wanted = {"clsnorm": (True, 0.0), "clsprox": (False, float(mu)), "clsnorm-clsprox": (True, float(mu))}
+    assert {name: (each.clsnorm, each.clsprox) for name, each in found.items()} == {
+        f"{column}-fedavg-{name}": values for name, values in wanted.items()
+    }
 
 
 def test_a_presets_name_is_the_specs():

@@ -1,0 +1,188 @@
+"""Our numbers beside the paper's, computed by hand."""
+
+import pytest
+
+from ccvr.experiment.reproduction.cells import CELLS, Scale
+from ccvr.experiment.reproduction.claims import CLAIMS, judge
+from ccvr.experiment.reproduction.compare import Numbers, compare, method_of, setting_of
+from ccvr.experiment.reproduction.items import ITEMS
+from ccvr.report.published import published
+from tests.experiment.reproduction.made import PAPER, QUICK, trained, trainings
+
+CELL = "cifar10-a0.1-fedavg"
+
+
+def row(found, cell, head, scale=None):
+    return Numbers(found).row((cell, head), published("table2").get((cell, head)), scale)
+
+
+def test_mean_spread_gain_and_difference():
+    found = trainings(
+        trained(CELL, {"uncalibrated": 50.0, "ccvr": 56.0}, seed=0),
+        trained(CELL, {"uncalibrated": 52.0, "ccvr": 60.0}, seed=1),
+    )
+    entry = row(found, CELL, "ccvr")
+    assert (entry.ours.mean, entry.ours.std) == (58.0, pytest.approx(8**0.5))
+    assert (entry.gain.mean, entry.gain.std) == (7.0, pytest.approx(2**0.5))
+    assert entry.difference == pytest.approx(58.0 - 62.68)
+    assert (entry.seeds, entry.gain_seeds, entry.scale) == (2, 2, "quick (10 × 5)")
+    assert row(found, CELL, "uncalibrated").gain is None
+
+
+def test_a_seed_that_lacks_a_head_is_left_out_of_it_alone():
+    found = trainings(
+        trained(CELL, {"uncalibrated": 50.0, "ccvr": 56.0}, seed=0), trained(CELL, {"uncalibrated": 60.0}, seed=1)
+    )
+    assert (row(found, CELL, "uncalibrated").seeds, row(found, CELL, "ccvr").seeds) == (2, 1)
+    assert row(found, CELL, "ccvr").gain.mean == 6.0, "over its own uncalibrated model, not over the mean of both"
+
+
+def test_a_regulariser_gains_over_the_plain_cell_of_the_same_seed_and_scale():
+    regularised = f"{CELL}-clsnorm"
+    found = trainings(
+        trained(CELL, {"uncalibrated": 50.0}, seed=0),
+        trained(CELL, {"uncalibrated": 70.0}, seed=0, scale=PAPER),
+        trained(regularised, {"uncalibrated": 51.0}, seed=0),
+        trained(regularised, {"uncalibrated": 90.0}, seed=1),
+    )
+    entry = row(found, regularised, "uncalibrated")
+    assert (entry.ours.mean, entry.seeds) == (70.5, 2)
+    assert (entry.gain.mean, entry.gain_seeds) == (1.0, 1)
+
+
+def test_the_largest_scale_is_shown_unless_one_is_asked_for():
+    found = trainings(
+        trained(CELL, {"uncalibrated": 50.0, "lda": 60.0}),
+        trained(CELL, {"uncalibrated": 40.0}, scale=Scale(10, 1)),
+        trained(CELL, {"uncalibrated": 58.0}, scale=PAPER),
+    )
+    assert row(found, CELL, "uncalibrated").scale == "paper (100 × 10)"
+    assert row(found, CELL, "lda").scale == "quick (10 × 5)", "the largest that has it"
+    assert row(found, CELL, "uncalibrated", QUICK).ours.mean == 50.0
+    assert row(found, CELL, "lda", PAPER).ours is None
+    only_short = trainings(trained(CELL, {"uncalibrated": 40.0}, scale=Scale(10, 1)))
+    assert row(only_short, CELL, "uncalibrated").scale == "10 × 1"
+
+
+def test_seeds_of_different_scales_are_never_averaged():
+    found = trainings(
+        trained(CELL, {"uncalibrated": 50.0}, seed=0), trained(CELL, {"uncalibrated": 58.0}, seed=1, scale=PAPER)
+    )
+    entry = row(found, CELL, "uncalibrated")
+    assert (entry.ours.mean, entry.ours.std, entry.seeds) == (58.0, None, 1)
+
+
+def test_of_two_trainings_that_are_the_same_the_first_counts():
+    found = trainings(trained(CELL, {"uncalibrated": 50.0}), trained(CELL, {"uncalibrated": 99.0}))
+    assert row(found, CELL, "uncalibrated").ours.mean == 50.0
+
+
+def test_a_table_is_sorted_by_setting_and_keeps_the_papers_order_within():
+    rows = compare(ITEMS["table2"].entries, trainings(), None)
+    assert len(rows) == 60
+    settings = list(dict.fromkeys(each.setting for each in rows))
+    assert settings[:2] == ["CIFAR-10, α = 0.5", "CIFAR-10, α = 0.1"]
+    assert [each.method for each in rows[:5]] == ["FedAvg", "FedProx", "FedAvgM", "MOON", "FedAvg + CCVR"]
+    assert all(each.ours is None for each in rows)
+
+
+def test_names_for_people():
+    assert setting_of(CELLS["cifar10-a0.1-moon-n50"]) == "CIFAR-10, α = 0.1, 50 clients"
+    assert setting_of(CELLS["cifar10-iid-fedavg"]) == "CIFAR-10, iid"
+    assert setting_of(CELLS["cifar100-a0.5-fedavg"]) == "CIFAR-100, α = 0.5"
+    assert setting_of(CELLS["cifar100-a0.5-fedavg-simple-cnn"]) == "CIFAR-100, α = 0.5, simple-cnn"
+    both = CELLS["cifar10-a0.1-fedavg-clsnorm-clsprox"]
+    assert method_of(both, "uncalibrated") == "FedAvg + clsnorm + clsprox"
+    assert method_of(CELLS[CELL], "ccvr-m50") == "FedAvg + CCVR, M_c = 50"
+    assert method_of(CELLS[CELL], "oracle-partial-100") == "FedAvg + 100 real samples per class"
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+ALPHAS = {"0.5": 2.0, "0.1": 5.0, "0.05": 4.0}
+ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "moon")
+
+
+def a_world(change=None, seed=0):
+    """Trainings on which every claim holds, but for what ``change`` says: {(cell, head): accuracy}."""
+    found = []
+    for alpha, gain in ALPHAS.items():
+        for algorithm in ALGORITHMS:
+            cell = f"cifar10-a{alpha}-{algorithm}"
+            found.append((cell, {"uncalibrated": 50.0, "ccvr": 50.0 + gain, "oracle": 51.0 + gain}))
+        for name in ("clsnorm", "clsprox", "clsnorm-clsprox"):
+            found.append((f"cifar10-a{alpha}-fedavg-{name}", {"uncalibrated": 50.5}))
+    for (cell, head), accuracy in (change or {}).items():
+        dict(found)[cell][head] = accuracy
+    return [trained(cell, accuracies, seed=seed) for cell, accuracies in found]
+
+
+def verdicts(found):
+    sheet, _ = judge(trainings(*found), None)
+    return {text: ours for text, _, _, _, ours, _ in sheet.rows}
+
+
+def test_every_claim_holds_on_the_published_numbers():
+    sheet, details = judge(trainings(), None)
+    assert [each[-1] for each in sheet.rows] == ["holds"] * len(CLAIMS)
+    assert [each[4] for each in sheet.rows] == ["not trained"] * len(CLAIMS)
+    assert {each[-1] for each in details.rows} == {"holds"}
+    assert ["+4.13 against +2.41"] == [
+        each[6] for each in details.rows if each[1].startswith("FedAvg + CCVR, CIFAR-10, α = 0.1 > FedAvg + CCVR")
+    ]
+
+
+def test_a_world_in_which_every_claim_holds():
+    assert set(verdicts(a_world()).values()) == {"holds"}
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        ({("cifar10-a0.5-moon", "ccvr"): 50.0}, ["CCVR improves every algorithm at every alpha"]),
+        ({("cifar10-a0.1-fedprox", "ccvr"): 52.0}, ["CCVR gains more at alpha 0.1 than at 0.5"]),
+        ({("cifar10-a0.05-fedavgm", "ccvr"): 51.9}, ["CCVR gains more at alpha 0.05 than at 0.5"]),
+        ({("cifar10-a0.5-fedavgm", "oracle"): 51.99}, ["The oracle (whole data) is at least as good as CCVR"]),
+        ({("cifar10-a0.1-fedavg-clsprox", "uncalibrated"): 55.5}, ["Regularising gains less than CCVR"]),
+        (
+            {("cifar10-a0.1-fedavg-clsprox", "uncalibrated"): 57.0},
+            ["Regularising gains less than calibrating with whole data", "Regularising gains less than CCVR"],
+        ),
+        ({("cifar10-a0.5-fedavgm", "oracle"): 52.0}, []),
+    ],
+)
+def test_one_number_turns_the_verdict(change, fails):
+    found = verdicts(a_world(change))
+    assert [text for text, verdict in found.items() if verdict == "does not hold"] == fails
+    assert {verdict for text, verdict in found.items() if text not in fails} == {"holds"}
+
+
+def test_what_is_missing_is_said():
+    found = verdicts([each for each in a_world() if "moon" not in each.files.name])
+    assert found["CCVR gains more at alpha 0.1 than at 0.5"] == "holds, as far as trained (1 of 4 missing)"
+
+
+def test_figures_seeds_and_scale_stand_beside_each_verdict():
+    _, details = judge(trainings(*a_world(), *a_world(seed=1)), None)
+    line = next(each for each in details.rows if each[1] == "FedAvg + CCVR, CIFAR-10, α = 0.1 > 0")
+    assert line[2:6] == ["quick (10 × 5)", "2", "+5.00 against 0", "holds"]
+
+
+def test_scales_are_judged_apart():
+    larger = [
+        trained("cifar10-a0.1-fedavg", {"uncalibrated": 60.0, "ccvr": 59.0, "oracle": 61.0}, scale=PAPER),
+        trained("cifar10-a0.5-fedavg", {"uncalibrated": 60.0, "ccvr": 70.0, "oracle": 71.0}, scale=PAPER),
+    ]
+    sheet, _ = judge(trainings(*a_world(), *larger), None)
+    of_first = [each[1:5] for each in sheet.rows if each[0] == "CCVR improves every algorithm at every alpha"]
+    assert of_first == [
+        ["paper (100 × 10)", "1", "1 of 2", "does not hold"],
+        ["quick (10 × 5)", "1", "12 of 12", "holds"],
+    ]
+
+
+def test_a_comparison_takes_seeds_that_both_sides_have():
+    plain = trained(CELL, {"uncalibrated": 50.0, "ccvr": 55.0}, seed=0)
+    regularised = trained(f"{CELL}-clsnorm", {"uncalibrated": 51.0}, seed=1)
+    _, details = judge(trainings(plain, regularised), QUICK)
+    assert {each[5] for each in details.rows if each[0] == "Regularising gains less than CCVR"} == {"not trained"}
