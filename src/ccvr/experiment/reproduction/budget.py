@@ -11,7 +11,7 @@ UNITS = {"h": 3600, "m": 60, "s": 1}
 
 def parse_duration(text: str) -> float:
     """Seconds of ``2h``, ``90m``, ``1h30m``, ``45s``; ``0`` is no time at all."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)([hms])", text)
     if text != "0" and (not parts or "".join(number + unit for number, unit in parts) != text):
         raise UsageError(
             f'--budget is "{text}"; give hours, minutes or seconds: 2h, 90m, 1h30m, or 0 to train nothing.'

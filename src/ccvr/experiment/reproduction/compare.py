@@ -21,7 +21,7 @@ def setting_of(cell: Cell) -> str:
     owners = f"α = {part.alpha:g}" if part.kind == "dirichlet" else part.kind
     clients = f", {part.num_clients} clients" if part.num_clients != 10 else ""
     network = f", {model}" if (data.name == "cifar10") != (model == "simple-cnn") else ""
-    return f"{DATA[data.name]}, {owners}{clients}{network}"
+    return f"{DATA.get(data.name, data.name)}, {owners}{clients}{network}"
 
 
 def method_of(cell: Cell, head: str) -> str:
@@ -33,7 +33,7 @@ def method_of(cell: Cell, head: str) -> str:
         name = f"CCVR, M_c = {head.removeprefix('ccvr-m')}"
     if head.startswith("oracle-partial-"):
         name = f"{head.removeprefix('oracle-partial-')} real samples per class"
-    return " + ".join(filter(None, [ALGORITHMS[training.algorithm], *switches, name]))
+    return " + ".join(filter(None, [ALGORITHMS.get(training.algorithm, training.algorithm), *switches, name]))
 
 
 def base_of(cell: Cell, head: str) -> Cell | None:

@@ -31,6 +31,8 @@ class Job:
     folder: RunFolder
     heads: tuple[str, ...] = ()
     analyses: tuple[str, ...] = ()
+    blocked: bool = False
+    """Whether another run lies where this one should."""
 
     @property
     def name(self) -> str:
@@ -38,11 +40,11 @@ class Job:
 
     @property
     def is_trained(self) -> bool:
-        return self.folder.results.is_file()
+        return self.folder.results.is_file() and not self.blocked
 
     @property
     def is_started(self) -> bool:
-        return self.folder.spec.is_file()
+        return self.folder.spec.is_file() and not self.blocked
 
     def missing_heads(self) -> list[str]:
         """Heads that a trained cell lacks."""
@@ -126,16 +128,18 @@ def jobs_of(
                 continue
             cell = CELLS[name]
             spec = cell.at(scale, seed)
-            folder = there.get((identity(spec), scale, seed))
+            found = there.get((identity(spec), scale, seed))
+            folder = found or RunFolder(out / scale.folder / f"{name}-s{seed}")
             heads = dict.fromkeys(head for item in using for head in item.heads(name) if head != UNCALIBRATED)
             analyses = dict.fromkeys(each for item in using for each in item.analyses)
             jobs.append(
                 Job(
                     cell,
-                    read_spec(folder.spec) if folder else change(spec),
-                    folder or RunFolder(out / scale.folder / f"{name}-s{seed}"),
+                    read_spec(found.spec) if found else change(spec),
+                    folder,
                     tuple(heads),
                     tuple(analyses),
+                    blocked=found is None and folder.spec.is_file(),
                 )
             )
     return jobs
