@@ -26,6 +26,11 @@ OPTIONS = {
     "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],
     "analyze": ["Run folders", "--only", "--against", "--points", "--quiet"],
     "report": ["Run folders", "--out", "-o", "--figures", "--quiet"],
+    "reproduce": [
+        *("--list", "--claims", "--record", "--cells", "--seeds", "--scale", "--budget", "--no-train", "--format"),
+        *("--figures", "--out", "--results", "--data.root", "--workers", "--quiet"),
+    ],
+    "tune": ["PRESET", "--training.mu", "--out", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
 }

@@ -3,12 +3,15 @@ from pathlib import Path
 import pytest
 
 from ccvr.experiment.presets import PRESETS
+from ccvr.experiment.reproduction.items import ITEMS
 from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
 KNOWN = "Known: analyze, calibrate, data, evaluate, report, reproduce, resume, run, show, tune."
+IDS = ", ".join(ITEMS)
+KNOWN_IDS = f"Known: {', '.join(sorted(ITEMS))}."
 
 MISTAKES = {
     "rum": f'UnknownName: no command "rum". Did you mean "run"? {KNOWN}',
@@ -93,6 +96,56 @@ MISTAKES = {
     "show": "RunError: no run named. Give run folders: ccvr show runs/*",
     "show gone": "RunError: gone is not a run: it has no spec.toml. Give a folder that `ccvr run` made.",
     "show --jsn gone": "UsageError: Unrecognized options: --jsn, gone. Did you mean --json? See `ccvr show --help`.",
+    "reproduce": f"UsageError: nothing asked for. Give --list, --claims, --record, or ids: {IDS}.",
+    "reproduce table22": f'UnknownName: no table or figure "table22". Did you mean "table2"? {KNOWN_IDS}',
+    "reproduce table1 os:getcwd": f'UnknownName: no table or figure "os:getcwd". {KNOWN_IDS}',
+    "reproduce table1 --cells nothing*": (
+        'UsageError: --cells "nothing*" is no cell of table1. Known: cifar10-a0.05-fedavg, '
+        "cifar10-a0.05-fedavg-clsnorm, cifar10-a0.05-fedavg-clsnorm-clsprox, cifar10-a0.05-fedavg-clsprox, "
+        "cifar10-a0.1-fedavg, cifar10-a0.1-fedavg-clsnorm, cifar10-a0.1-fedavg-clsnorm-clsprox, "
+        "cifar10-a0.1-fedavg-clsprox, cifar10-a0.5-fedavg, cifar10-a0.5-fedavg-clsnorm, "
+        "cifar10-a0.5-fedavg-clsnorm-clsprox, cifar10-a0.5-fedavg-clsprox."
+    ),
+    "reproduce table1 --budget soon": (
+        'UsageError: --budget is "soon"; give hours, minutes or seconds: 2h, 90m, 1h30m, or 0 to train nothing.'
+    ),
+    "reproduce table1 --budget -2h": (
+        'UsageError: --budget is "-2h"; give hours, minutes or seconds: 2h, 90m, 1h30m, or 0 to train nothing.'
+    ),
+    "reproduce table1 --seeds 0": "UsageError: --seeds is 0; give at least 1.",
+    "reproduce table1 --scale tiny": 'UnknownName: no scale "tiny". Known: half, paper, quick.',
+    "reproduce --record": (
+        "RunError: no finished run below reproduction to record. Train some, or give their folder as --out."
+    ),
+    "tune": "UsageError: no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01",
+    "tune nope --training.mu 1 2": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
+    "tune digits-a0.1-fedavg": (
+        "SpecError: nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1"
+    ),
+    "tune digits-a0.1-fedavg --training.mu": (
+        "SpecError: training.mu has no value. Give one to fix it, several to choose from."
+    ),
+    "tune digits-a0.1-fedavg --training.rounds 1 many": ('SpecError: training.rounds is "many"; give a whole number.'),
+    "tune digits-a0.1-fedavg --training.lr 0.1 0.1": (
+        "SpecError: nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1"
+    ),
+    "tune digits-a0.1-fedavg --training.lr 0.1 --training.lr 0.2": (
+        "UsageError: --training.lr is given twice. Give all its values at once."
+    ),
+    "tune digits-a0.1-fedavg --training.lr 0.1 -1": "SpecError: training.lr is -1.0; give a number above 0.",
+    "tune digits-a0.1-fedavg --partition.alpha 0.1 1": (
+        "SpecError: partition.alpha has several values; only training.*, model.* and data.augment are chosen."
+    ),
+    "tune digits-a0.1-fedavg --data.validation 0.1 0.2": (
+        "SpecError: data.validation is what tuning sets: 0.15, then 0 for the last training. Leave it out."
+    ),
+    "tune digits-a0.1-fedavg --calibration.num-virtual 50 100": (
+        "SpecError: calibration.num_virtual needs no training. Run `ccvr run --data.validation 0.15`, then "
+        "`ccvr calibrate RUN --method … --deploy select`."
+    ),
+    "tune digits-a0.1-fedavg --training 1 2": (
+        "UsageError: Unrecognized options: --training, 1, 2. See `ccvr tune --help`."
+    ),
     "data lst": 'UnknownName: no data command "lst". Did you mean "list"? Known: check, get, list.',
     "data os:getcwd": 'UnknownName: no data command "os:getcwd". Known: check, get, list.',
     "data check digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',

@@ -61,7 +61,7 @@ class ReproduceArguments:
     """Only cells whose names match a pattern: "cifar10-a0.1-*"."""
     seeds: int = 1
     """Train seeds 0 … N − 1 of each cell (the paper: 3)."""
-    scale: Literal["paper", "half", "quick"] | None = None
+    scale: str | None = None
     """Rounds × local epochs: paper 100 × 10, half 50 × 10, quick 10 × 5. Without it paper is trained, and each number
     is shown at the largest scale that there is."""
     budget: str | None = None

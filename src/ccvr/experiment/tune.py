@@ -70,8 +70,10 @@ def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Va
         raise SpecError("nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1")
     for name, values in parsed.items():
         spec = with_field(spec, name, values[0])
-    combinations = itertools.product(*open_ones.values())
-    return spec, [dict(zip(open_ones, combination, strict=True)) for combination in combinations]
+    candidates = [dict(zip(open_ones, values, strict=True)) for values in itertools.product(*open_ones.values())]
+    for values in candidates:
+        _with(spec, values)  # an impossible value is found before anything is trained
+    return spec, candidates
 
 
 def _require_tunable(name: str, texts: Sequence[str]) -> None:

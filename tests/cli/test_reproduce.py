@@ -1,0 +1,223 @@
+"""`ccvr reproduce` from end to end on digits-sized cells, and from records alone."""
+
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ccvr.core.run import RunFolder
+from ccvr.experiment.pipeline import run
+from ccvr.experiment.reproduction.cells import SCALES
+from tests.cli.conftest import Command
+from tests.experiment.reproduction import digits
+from tests.experiment.reproduction.made import trained, write_records
+
+CELL = "cifar10-a0.1-fedavg"
+PAPER = SCALES["paper"]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    digits.install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both cells of the table, trained."""
+    path = tmp_path_factory.mktemp("cells")
+    for cell in (digits.PLAIN, digits.PROX):
+        run(cell.at(digits.TINY, 0), path / "quick" / f"{cell.name}-s0")
+    return path
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.usefixtures("small")
+def test_a_table_is_trained_and_printed(ccvr: Command, tmp_path: Path) -> None:
+    code, out, err = ccvr("reproduce", "table9", "--scale", "quick", "--format", "csv")
+    assert code == 0
+    assert "/2] digits-fedavg, seed 0, quick (2 × 1): reproduction/quick/digits-fedavg-s0" in err
+    results = RunFolder(tmp_path / "reproduction" / "quick" / "digits-fedavg-s0").read_results()
+    accuracy = results["accuracy"]
+    found = {(row["cell"], row["head"]): row for row in rows(out)}
+    assert len(found) == 5
+    entry = found["digits-fedavg", "ccvr-m50"]
+    assert float(entry["mean"]) == accuracy["ccvr-m50"]
+    assert float(entry["gain"]) == pytest.approx(accuracy["ccvr-m50"] - accuracy["uncalibrated"], abs=1e-4)
+    assert float(entry["difference"]) == pytest.approx(accuracy["ccvr-m50"] - 94.0, abs=1e-4)
+    assert (entry["seeds"], entry["scale"], entry["std"]) == ("1", "quick (2 × 1)", "")
+    again = ccvr("reproduce", "table9", "--scale", "quick", "--format", "csv")
+    assert (again.code, again.out, again.err) == (0, out, ""), "nothing is left to do"
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("form", ["terminal", "markdown", "latex"])
+def test_formats_of_the_same_table(form: str, ccvr: Command, cells: Path) -> None:
+    code, out, _ = ccvr("reproduce", "table9", "--budget", "0", "--out", cells, "--format", form)
+    assert code == 0
+    accuracy = RunFolder(cells / "quick" / "digits-fedavg-s0").read_results()["accuracy"]
+    assert f"{accuracy['ccvr']:.2f}" in out
+    assert "95.00" in out
+    assert {"terminal": "┃", "markdown": "|---|", "latex": r"\toprule"}[form] in out
+
+
+@pytest.mark.usefixtures("small")
+def test_records_stand_in_for_runs(ccvr: Command, cells: Path, tmp_path: Path) -> None:
+    table = ("reproduce", "table9", "--budget", "0", "--format", "csv")
+    direct = ccvr(*table, "--out", cells).out
+    code, out, _ = ccvr("reproduce", "--record", "--out", cells)
+    assert (code, out.splitlines()) == (
+        0,
+        ["results/quick/digits-fedavg-s0.json", "results/quick/digits-fedprox-s0.json"],
+    )
+    assert all(path.stat().st_size < 30_000 for path in (tmp_path / "results").rglob("*.json"))
+    recorded = json.loads((tmp_path / "results" / "quick" / "digits-fedavg-s0.json").read_text())
+    assert (recorded["scale"], recorded["seed"], len(recorded["rounds"])) == ("quick (2 × 1)", 0, 2)
+    assert ccvr(*table, "--out", "nowhere").out == direct
+    assert ccvr(*table, "--out", "nowhere", "--results", "nowhere").out != direct
+
+
+@pytest.mark.usefixtures("small")
+def test_recording_some_of_the_runs(ccvr: Command, cells: Path, tmp_path: Path) -> None:
+    shutil.copytree(cells, tmp_path / "runs")
+    (tmp_path / "runs" / "quick" / "digits-fedprox-s0" / "results.json").unlink()
+    assert ccvr("reproduce", "--record", "--out", "runs").out == "results/quick/digits-fedavg-s0.json\n"
+    assert (
+        ccvr("reproduce", "--record", "--out", cells, "--cells", "*prox").out
+        == "results/quick/digits-fedprox-s0.json\n"
+    )
+    nothing = ccvr("reproduce", "--record", "--out", cells, "--scale", "half")
+    assert (nothing.code, nothing.out) == (2, "")
+
+
+def test_a_run_of_no_cell_is_recorded_under_its_own_name(ccvr: Command, finished: Path) -> None:
+    assert ccvr("reproduce", "--record", "--out", finished.parent).out == "results/1x1/run-s0.json\n"
+
+
+@pytest.mark.usefixtures("small")
+def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> None:
+    code, out, err = ccvr("reproduce", "table9", "--budget", "0")
+    assert (code, err) == (0, "")
+    assert "ours: nothing yet" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_cell_without_data_is_said_and_the_rest_is_made(ccvr: Command, tmp_path: Path) -> None:
+    code, out, err = ccvr("reproduce", "table7", "--scale", "quick", "--quiet", "--format", "csv")
+    assert code == 2
+    assert err.startswith(
+        "RunError: 1 of the cells could not be made; the first: nowhere-fedavg, seed 0, quick (2 × 1): "
+    )
+    assert "ccvr data get cinic10" in err
+    assert [row["mean"] != "" for row in rows(out)] == [False, True]
+
+
+def test_interrupted_in_the_middle_the_same_command_goes_on(tmp_path: Path) -> None:
+    script = (  # a shell's background job ignores Ctrl-C, and so would its children
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import pytest; from tests.experiment.reproduction import digits; from ccvr.cli.main import main\n"
+        "from ccvr.experiment.reproduction.cells import Scale\n"
+        "patch = pytest.MonkeyPatch(); digits.TINY = Scale(40, 1); digits.install(patch); main()"
+    )
+    argv = [sys.executable, "-c", script, "reproduce", "table9", "--scale", "quick", "--cells", "*avg"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
+    process = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("round 2/40"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.endswith("stopped. The same command goes on where it was.\n")
+    folder = RunFolder(tmp_path / "reproduction" / "quick" / "digits-fedavg-s0")
+    done = len(folder.read_rounds())
+    assert 2 <= done < 40
+    again = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=True)
+    assert f"resuming after round {done} of 40" in again.stderr
+    assert folder.results.is_file()
+
+
+# --- the paper's own tables, from records -----------------------------------------------------------------------------
+
+
+def test_mixed_scales_are_said_in_every_row(ccvr: Command, tmp_path: Path) -> None:
+    write_records(
+        tmp_path / "results",
+        trained(CELL, {"uncalibrated": 56.75, "ccvr": 61.99}),
+        trained(CELL, {"uncalibrated": 58.0}, scale=PAPER),
+    )
+    _, out, _ = ccvr("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL)
+    assert [(row["head"], row["scale"], row["mean"]) for row in rows(out)] == [
+        ("uncalibrated", "paper (100 × 10)", "58.0"),
+        ("ccvr", "quick (10 × 5)", "61.99"),
+        ("oracle", "", ""),
+    ]
+    _, out, _ = ccvr("reproduce", "table2", "--budget", "0", "--format", "markdown", "--cells", CELL)
+    assert "ours: paper (100 × 10), quick (10 × 5); scales are mixed" in out
+    _, out, _ = ccvr("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL, "--scale", "quick")
+    assert [row["mean"] for row in rows(out)] == ["56.75", "61.99", ""]
+
+
+def test_two_seeds_of_which_one_lacks_a_head(ccvr: Command, tmp_path: Path) -> None:
+    write_records(
+        tmp_path / "results",
+        trained(CELL, {"uncalibrated": 50.0, "ccvr": 56.0}),
+        trained(CELL, {"uncalibrated": 60.0}, seed=1),
+    )
+    _, out, _ = ccvr("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL)
+    assert [(row["mean"], row["seeds"]) for row in rows(out)] == [("55.0", "2"), ("56.0", "1"), ("", "0")]
+
+
+def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:
+    write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0, "ccvr": 49.0, "oracle": 51.0}))
+    code, out, err = ccvr("reproduce", "--claims", "--format", "markdown")
+    assert (code, err) == (0, "")
+    assert (
+        "| CCVR improves every algorithm at every alpha | quick (10 × 5) | 1 | 0 of 1 | does not hold | holds |" in out
+    )
+    assert "| -1.00 against 0 | does not hold | +4.13 against 0 | holds |" in out
+    assert "| 51.00 against 49.00 | holds | 64.70 against 62.68 | holds |" in out
+
+
+def test_the_list_says_what_everything_costs(ccvr: Command) -> None:
+    code, out, err = ccvr("reproduce", "table1", "figure5", "figure15", "--list", "--format", "csv", "--seeds", "3")
+    assert (code, err) == (0, "")
+    found = {row["id"]: row for row in rows(out)}
+    assert list(found) == ["table1", "figure5", "figure15", "all"]
+    assert (found["table1"]["cells"], found["table1"]["training samples"]) == ("36", f"{36 * 50_000 * 1000:,}")
+    assert found["figure5"]["cells"] == "3"
+    assert "CINIC-10" in found["figure5"]["remark"]
+    assert found["all"]["cells"] == "36", "figure5's cells are table1's"
+    assert float(found["table1"]["hours"].replace(",", "")) > 0
+
+
+def test_a_figure_has_both_curves(ccvr: Command, tmp_path: Path) -> None:
+    heads = {f"ccvr-m{number}": 60.0 + number / 1000 for number in (50, 100, 500, 1000, 2000)}
+    write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0, **heads}))
+    code, out, err = ccvr("reproduce", "figure7", "--budget", "0", "--cells", CELL, "--figures", "svg", "png")
+    assert (code, err) == (0, "")
+    assert "paper (100 × 10): 58.55, 61.07, 61.43, 62.29, 62.59, 62.68" in out
+    assert "ours, quick (10 × 5): 50.00, 60.05, 60.10, 60.50, 61.00, 62.00" in out
+    picture = (tmp_path / "reproduction" / "figures" / "figure7.svg").read_text()
+    assert "paper (100 × 10)" in picture
+    assert (tmp_path / "reproduction" / "figures" / "figure7.png").is_file()
+
+
+def test_a_figure_that_lacks_its_cells_says_so(ccvr: Command, tmp_path: Path) -> None:
+    code, out, _ = ccvr("reproduce", "figure5", "--budget", "0")
+    assert code == 0
+    assert "CINIC-10 is not to be had here" in out
+    assert f"No cell has what it takes.\n  Not there: {CELL}" in out
+    assert list(tmp_path.iterdir()) == []
