@@ -30,7 +30,7 @@ OPTIONS = {
         *("--list", "--claims", "--record", "--cells", "--seeds", "--scale", "--budget", "--no-train", "--format"),
         *("--figures", "--out", "--results", "--data.root", "--workers", "--quiet"),
     ],
-    "tune": ["PRESET", "--training.mu", "--out", "--quiet"],
+    "tune": ["PRESET", "--training.mu", "--out", "--dry-run", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
 }

@@ -115,7 +115,10 @@ MISTAKES = {
     "reproduce table1 --seeds 0": "UsageError: --seeds is 0; give at least 1.",
     "reproduce table1 --scale tiny": 'UnknownName: no scale "tiny". Known: half, paper, quick.',
     "reproduce --record": (
-        "RunError: no finished run below reproduction to record. Train some, or give their folder as --out."
+        "RunError: no such finished run below reproduction. Train some, or give their folder as --out."
+    ),
+    "reproduce --claims --cells cifar10-*": (
+        "UsageError: --cells chooses among the cells of tables and figures. Give ids, too."
     ),
     "tune": "UsageError: no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01",
     "tune nope --training.mu 1 2": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',

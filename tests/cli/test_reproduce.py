@@ -115,9 +115,7 @@ def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> No
 def test_a_cell_without_data_is_said_and_the_rest_is_made(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr("reproduce", "table7", "--scale", "quick", "--quiet", "--format", "csv")
     assert code == 2
-    assert err.startswith(
-        "RunError: 1 of the cells could not be made; the first: nowhere-fedavg, seed 0, quick (2 × 1): "
-    )
+    assert err.startswith("RunError: not all could be made: nowhere-fedavg, seed 0, quick (2 × 1): ")
     assert "ccvr data get cinic10" in err
     assert [row["mean"] != "" for row in rows(out)] == [False, True]
 
@@ -178,6 +176,19 @@ def test_two_seeds_of_which_one_lacks_a_head(ccvr: Command, tmp_path: Path) -> N
     )
     _, out, _ = ccvr("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL)
     assert [(row["mean"], row["seeds"]) for row in rows(out)] == [("55.0", "2"), ("56.0", "1"), ("", "0")]
+
+
+def test_a_folder_of_results_may_hold_anything_else(ccvr: Command, tmp_path: Path) -> None:
+    write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0}))
+    (tmp_path / "results" / "theirs.json").write_text('{"format": "theirs"}')
+    (tmp_path / "results" / "empty.json").touch()
+    table = ("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL)
+    assert rows(ccvr(*table).out)[0]["mean"] == "50.0"
+    record = tmp_path / "results" / "0.json"
+    record.write_text(record.read_text()[:300])
+    code, out, err = ccvr(*table)
+    assert (code, out) == (2, "")
+    assert err.startswith("RunError: results/0.json is no record of a run (")
 
 
 def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import ccvr
+from bench.reproduction import BLOCK, PAGE, refreshed
 from ccvr.cli.main import dispatch
 from ccvr.data.sources.rows import SOURCES
 from ccvr.experiment.pipeline import run
@@ -42,8 +43,13 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
     if words[0] == "data":  # what it downloads or checks is not here; that the names are right is
         assert words[1] == "list" or words[2] in SOURCES
         words = ["data", "list"]
-    if words[0] == "run" and "--dry-run" not in words:
+    if words[0] in ("run", "tune") and "--dry-run" not in words:
         words.append("--dry-run")
+    if words[0] == "reproduce":  # from the records; what the words ask for is checked, but not trained
+        words += ["--results", str(ROOT / "results")] + ["--budget", "0"] * ("--budget" not in words)
+        words = [word.replace("2h", "0") for word in words]
+        if "--record" in words:
+            words += ["--out", str(finished.parent), "--results", "here"]
     words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*]+", word) and words[0] != "run" else word for word in words]
     if words[0] == "calibrate":
         words += ["--overwrite", "--no-report"]
@@ -97,3 +103,9 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_of_the_paper_says_what_the_records_say():
+    page = PAGE.read_text()
+    assert refreshed(page) == page, "run: python bench/reproduction.py"
+    assert len(BLOCK.findall(page)) >= 6

@@ -1,6 +1,7 @@
 """A record says what its run says: tables and figures come out the same."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,16 @@ def test_figures_come_from_a_record_as_from_its_run(both):
             assert again[each.row.id]
         else:
             assert again[each.row.id] == [panel.alt for panel in each.panels], each.row.id
+
+
+def test_what_is_not_finite_comes_back_as_such(make_run, tmp_path):
+    run = RunFiles.read(make_run())
+    arrays = {"cka": np.array([[[1.0, np.nan], [np.inf, 1.0]]])}
+    run = replace(run, analyses={"cka": (arrays, {"mean": [float("nan")]})})
+    (tmp_path / "x.json").write_bytes(record_bytes(run, scale="s"))
+    back, about = read_record(tmp_path / "x.json").analyses["cka"]
+    assert np.isnan(back["cka"]).tolist() == [[[False, True], [True, False]]]
+    assert about == {"mean": [None]}
 
 
 def test_no_path_or_command_of_the_machine_is_recorded(make_run):

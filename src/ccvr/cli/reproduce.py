@@ -33,6 +33,7 @@ from ccvr.experiment.reproduction.work import (
     chosen_cells,
     in_order,
     jobs_of,
+    turns_below,
     work,
 )
 from ccvr.experiment.spec import Spec
@@ -67,7 +68,7 @@ class ReproduceArguments:
     budget: str | None = None
     """Stop after this time: 2h, 90m, 1h30m; 0 does nothing but show what is there."""
     train: bool = True
-    """--no-train: only calibrate and analyze cells that are trained already."""
+    """--no-train: only calibrate and analyze cells that are trained already, of any seed; without --scale of any scale."""
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     """How tables are printed."""
     figures: tuple[Literal["svg", "png", "pdf"], ...] = ("svg",)
@@ -98,7 +99,9 @@ def command(argv: list[str]) -> None:
         raise UsageError(f"nothing asked for. Give --list, --claims, --record, or ids: {', '.join(ITEMS)}.")
     if arguments.seeds < 1:
         raise UsageError(f"--seeds is {arguments.seeds}; give at least 1.")
-    items = [ITEMS[name] for name in arguments.ids] or (list(ITEMS.values()) if arguments.list else [])
+    items = [ITEMS[name] for name in dict.fromkeys(arguments.ids)] or (list(ITEMS.values()) if arguments.list else [])
+    if arguments.cells and not (items or arguments.record):
+        raise UsageError("--cells chooses among the cells of tables and figures. Give ids, too.")
     cells = chosen_cells(items, arguments.cells) if items else []
     seconds = parse_duration(arguments.budget) if arguments.budget is not None else None
     if arguments.list:
@@ -115,12 +118,16 @@ def command(argv: list[str]) -> None:
             _print(sheet, arguments.format)
     if failures:
         first = failures[0]
-        raise RunError(f"{len(failures)} of the cells could not be made; the first: {first.job.name}: {first.error}")
+        more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
+        raise RunError(f"not all could be made: {first.job.name}: {first.error}{more}")
 
 
 def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[Job]:
     scale = arguments.chosen_scale or SCALES["paper"]
-    return jobs_of(items, cells, scale, arguments.seeds, arguments.out, arguments.spec)
+    turns = [(scale, seed) for seed in range(arguments.seeds)]
+    if not arguments.train:
+        turns = turns_below(arguments.out, arguments.chosen_scale)
+    return jobs_of(items, cells, turns, arguments.out, arguments.spec)
 
 
 def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> Sheet:
@@ -134,9 +141,9 @@ def _work(
     """Make what is missing, and say what could not be made."""
     if budget.is_spent():
         return []
-    jobs = in_order(_jobs(arguments, items, cells), Rates().seconds)
+    jobs = in_order(_jobs(arguments, items, cells), Rates().seconds, train=arguments.train)
     try:
-        return _follow(work(jobs, budget, train=arguments.train), quiet=arguments.quiet)
+        return _follow(work(jobs, budget), quiet=arguments.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
 
@@ -169,7 +176,7 @@ def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
 def _record(arguments: ReproduceArguments) -> None:
     paths = list(record(arguments.out, arguments.results, arguments.cells, arguments.chosen_scale))
     if not paths:
-        raise RunError(f"no finished run below {arguments.out} to record. Train some, or give their folder as --out.")
+        raise RunError(f"no such finished run below {arguments.out}. Train some, or give their folder as --out.")
     if not arguments.quiet:
         for path in paths:
             print(path)
@@ -179,7 +186,8 @@ def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], train
     scale = arguments.chosen_scale
     if not item.is_figure:
         entries = {key: paper for key, paper in item.entries.items() if key[0] in cells}
-        _print(comparison(item.title, compare(entries, trainings, scale)), arguments.format)
+        rows = [row for row in compare(entries, trainings, scale) if row.paper or row.ours]
+        _print(comparison(item.title, rows), arguments.format)
         return
     drawing = draw(item, cells, trainings, scale, arguments.root)
     print(f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else ""))

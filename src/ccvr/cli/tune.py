@@ -11,10 +11,11 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.follow import show
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
+from ccvr.experiment.cost import estimate
 from ccvr.experiment.events import Event, Started
 from ccvr.experiment.presets import find_spec
 from ccvr.experiment.spec import Spec
-from ccvr.experiment.tune import Failed, Trying, Tuned, described, grid, tune
+from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, described, grid, tune
 from ccvr.report.progress import RunProgress
 from ccvr.report.sheet import DASH, Sheet, terminal
 from ccvr.report.tables import headline
@@ -29,6 +30,8 @@ with one value is set. Fields are those of `ccvr run`: --training.mu 0.001 0.01 
 class TuneArguments:
     out: Path | None = None
     """Folder of the trainings and of tuning.json; without it tuning/NAME. What it has is not trained again."""
+    dry_run: bool = False
+    """Print the candidates and what they would cost, and stop."""
     quiet: bool = False
     """Print errors only."""
 
@@ -40,6 +43,11 @@ def command(argv: list[str]) -> None:
     if name is None:
         raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01")
     spec, candidates = grid(find_spec(name), fields)
+    if arguments.dry_run:
+        print("\n".join(map(described, candidates)))
+        print(f"{len(candidates)} trainings without {VALIDATION:.0%} of the images, then one with all, each of:")
+        print(estimate(spec).describe())
+        return
     out = arguments.out or Path("tuning") / spec.name
     try:
         tuned = _follow(tune(spec, candidates, out), quiet=arguments.quiet)

@@ -1,16 +1,19 @@
 """A finished run as one small file: numbers alone, enough for every table and for most figures."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ccvr.core.arrays import Array
 from ccvr.core.errors import RunError
 from ccvr.core.run import RESULTS, RunFolder
 from ccvr.report.runs import Analysis, RunFiles, says_all
 
 FORMAT = "ccvr-record/1"
+START = b'{\n"format": "ccvr-record/'
 KEPT_ANALYSES = ("cka", "norms", "separability")
 """Analyses whose arrays are small."""
 KEPT_PROVENANCE = ("started", "commit", "versions", "hardware")
@@ -19,14 +22,14 @@ DIGITS = 4
 
 def record_bytes(run: RunFiles, *, scale: str) -> bytes:
     """The run as JSON, a line for each part. The same run gives the same bytes."""
-    spec = {**run.spec, "data": {key: value for key, value in run.spec["data"].items() if key != "root"}}
+    data = {key: value for key, value in run.spec.get("data", {}).items() if key != "root"}
     parts = {
         "format": FORMAT,
         "name": run.name,
         "scale": scale,
         "seed": run.spec.get("seed", 0),
         "provenance": {key: run.provenance[key] for key in KEPT_PROVENANCE if key in run.provenance},
-        "spec": spec,
+        "spec": {**run.spec, "data": data},
         "label_counts": None if run.label_counts is None else run.label_counts.tolist(),
         "rounds": _rounded([_round(each, whole=each in (run.rounds[0], run.rounds[-1])) for each in run.rounds]),
         "results": run.results,
@@ -49,18 +52,28 @@ def _round(record: dict[str, Any], *, whole: bool) -> dict[str, Any]:
 
 def _analysis(found: Analysis) -> dict[str, Any]:
     arrays, about = found
-    return {"arrays": {name: _rounded(array.tolist()) for name, array in arrays.items()}, "about": about}
+    return {"arrays": {name: _rounded(array.tolist()) for name, array in arrays.items()}, "about": _rounded(about)}
 
 
 def _rounded(value: Any) -> Any:
+    """Numbers to a few digits; JSON has no infinities, so they become null."""
     match value:
         case float():
-            return round(value, DIGITS)
+            return round(value, DIGITS) if math.isfinite(value) else None
         case list():
             return [_rounded(each) for each in value]
         case dict():
             return {key: _rounded(each) for key, each in value.items()}
     return value
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file is one of ours; a folder called results may hold anything."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(START)) == START
+    except OSError:
+        return False
 
 
 def read_record(path: Path) -> RunFiles:
@@ -97,4 +110,9 @@ def _results(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arrays(found: dict[str, Any]) -> Analysis:
-    return {name: np.array(values) for name, values in found["arrays"].items()}, dict(found["about"])
+    return {name: _array(values) for name, values in found["arrays"].items()}, dict(found["about"])
+
+
+def _array(values: Any) -> Array:
+    array = np.array(values)
+    return np.array(values, dtype=float) if array.dtype == object else array  # null is NaN

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from ccvr.calibration.spec import CalibrationSpec
+from ccvr.calibration.table import Calibrator
+from ccvr.core.errors import CalibrationError
 from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.reproduction.cells import CELLS, SCALES, Cell, Scale
 from ccvr.experiment.reproduction.items import ITEMS, Item
@@ -37,6 +39,13 @@ TABLE = Item(
 SHARES = Item("table8", "One cell of the same", {(PLAIN.name, "lda"): None})
 UNOBTAINABLE = Item("table7", "No data", {(NOWHERE.name, "ccvr"): None, (PLAIN.name, "ccvr"): None})
 TINY = Scale(2, 1)
+
+
+def fail(head, evidence, options, *, rng):
+    raise CalibrationError("not this one")
+
+
+unable = Calibrator(fail)
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:

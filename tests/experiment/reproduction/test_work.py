@@ -11,8 +11,18 @@ from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.reproduction.budget import Budget, parse_duration
 from ccvr.experiment.reproduction.cells import Scale
-from ccvr.experiment.reproduction.items import ITEMS
-from ccvr.experiment.reproduction.work import JobFailed, JobStarted, OutOfTime, chosen_cells, in_order, jobs_of, work
+from ccvr.experiment.reproduction.heads import HEADS
+from ccvr.experiment.reproduction.items import ITEMS, Item
+from ccvr.experiment.reproduction.work import (
+    JobFailed,
+    JobStarted,
+    OutOfTime,
+    chosen_cells,
+    in_order,
+    jobs_of,
+    turns_below,
+    work,
+)
 from ccvr.experiment.spec import to_toml
 from tests.experiment.reproduction import digits
 
@@ -33,11 +43,12 @@ def finished(tmp_path_factory):
 
 def jobs(out, *ids, seeds=1, scale=digits.TINY, cells=()):
     items = [ITEMS[name] for name in ids]
-    return jobs_of(items, chosen_cells(items, cells), scale, seeds, out, lambda spec: spec)
+    turns = [(scale, seed) for seed in range(seeds)]
+    return jobs_of(items, chosen_cells(items, cells), turns, out, lambda spec: spec)
 
 
 def do(found, budget=None, train=True):
-    return list(work(in_order(found, lambda spec: spec.training.rounds), Budget(budget), train=train))
+    return list(work(in_order(found, lambda spec: spec.training.rounds, train=train), Budget(budget)))
 
 
 def rounds(steps):
@@ -76,6 +87,18 @@ def test_without_training_only_what_is_trained_is_completed(finished, tmp_path):
     assert [step.label for step in steps if isinstance(step, HeadScored)] == ["ccvr-m50"]
 
 
+def test_turns_are_the_scales_and_seeds_that_there_are(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "a")
+    run(digits.PROX.at(Scale(1, 1), 2), tmp_path / "b")
+    assert turns_below(tmp_path, None) == [(Scale(1, 1), 2), (digits.TINY, 0)]
+    assert turns_below(tmp_path, Scale(1, 1)) == [(Scale(1, 1), 2)]
+    found = jobs_of([digits.TABLE], digits.TABLE.cells, turns_below(tmp_path, None), tmp_path, lambda spec: spec)
+    assert {(job.cell.name, job.spec.seed) for job in found if job.is_trained} == {
+        ("digits-fedprox", 2),
+        ("digits-fedavg", 0),
+    }
+
+
 def test_a_head_of_the_same_name_is_left_alone(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "out" / "run")
     folder = RunFolder(tmp_path / "out" / "run")
@@ -93,7 +116,9 @@ def test_order_is_what_is_trained_then_what_was_begun_then_seed_and_cost(finishe
     begun = next(job for job in jobs(tmp_path, "table9", seeds=2) if job.name.startswith("digits-fedprox, seed 1"))
     write_atomically(begun.folder.spec, to_toml(begun.spec).encode())
     found = in_order(
-        jobs(tmp_path, "table9", "table7", seeds=2), lambda spec: {"fedprox": 1.0}.get(spec.training.algorithm, 2.0)
+        jobs(tmp_path, "table9", "table7", seeds=2),
+        lambda spec: {"fedprox": 1.0}.get(spec.training.algorithm, 2.0),
+        train=True,
     )
     assert [(job.cell.name, job.spec.seed) for job in found] == [
         ("digits-fedavg", 0),
@@ -110,7 +135,7 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
     steps = do(jobs(tmp_path / "parts", "table8", scale=scale), budget=1e-9)
     assert steps == [OutOfTime(1)], "nothing is begun when nothing is left"
     first = []
-    for step in work(jobs(tmp_path / "parts", "table8", scale=scale), budget := Budget(1e6), train=True):
+    for step in work(jobs(tmp_path / "parts", "table8", scale=scale), budget := Budget(1e6)):
         first.append(step)
         if isinstance(step, RoundDone):
             object.__setattr__(budget, "seconds", 0.0)
@@ -129,7 +154,7 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
 
 def test_the_last_round_is_not_left_without_its_calibrations(tmp_path):
     steps = []
-    for step in work(jobs(tmp_path, "table9", cells=("digits-fedprox",)), budget := Budget(1e6), train=True):
+    for step in work(jobs(tmp_path, "table9", cells=("digits-fedprox",)), budget := Budget(1e6)):
         steps.append(step)
         if isinstance(step, RoundDone) and step.round == 2:
             object.__setattr__(budget, "seconds", 0.0)
@@ -149,6 +174,25 @@ def test_a_cell_that_cannot_be_made_does_not_keep_others_from_it(tmp_path):
     }
 
 
+def test_a_head_that_cannot_be_fitted_does_not_keep_others_from_it(finished, tmp_path, monkeypatch):
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.setitem(HEADS._rows, "fails", "tests.experiment.reproduction.digits:unable")
+    entries = {(digits.PLAIN.name, head): None for head in ("ncm", "fails", "lda")}
+    monkeypatch.setitem(ITEMS._rows, "table6", Item("table6", "Three heads", entries))
+    steps = do(jobs(tmp_path, "table6"))
+    assert [step.label for step in steps if isinstance(step, HeadScored)] == ["ncm", "lda"]
+    assert [str(step.error) for step in steps if isinstance(step, JobFailed)] == ["not this one"]
+
+
+def test_a_cell_that_another_process_is_training_is_left_to_it(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    with folder.locked():
+        steps = do(jobs(tmp_path, "table8", "table9"))
+    assert [step.job.cell.name for step in steps if isinstance(step, JobFailed)] == ["digits-fedavg"]
+    assert next(job for job in jobs(tmp_path, "table9") if job.cell.name == "digits-fedprox").is_done
+
+
 def test_a_run_in_the_way_is_named_and_left_as_it_is(finished, tmp_path):
     way = tmp_path / "quick" / "digits-fedprox-s0"
     shutil.copytree(finished, way)
@@ -163,7 +207,7 @@ def test_a_run_in_the_way_is_named_and_left_as_it_is(finished, tmp_path):
 
 def test_analyses_of_a_figure_are_made_once(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path / "out" / "run")
-    figure = type(digits.TABLE)("figure99", "Norms", more_cells=(digits.PLAIN.name,), analyses=("norms",))
+    figure = Item("figure99", "Norms", more_cells=(digits.PLAIN.name,), analyses=("norms",))
     monkeypatch.setitem(ITEMS._rows, figure.id, figure)
     steps = do(jobs(tmp_path / "out", "figure99"))
     assert [step.name for step in steps if isinstance(step, Analyzed)] == ["norms"]

@@ -11,7 +11,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.reproduction.cells import Cell, Scale, identity, scale_of
 from ccvr.experiment.reproduction.heads import find_label
 from ccvr.experiment.spec import Spec, read_spec
-from ccvr.report.records import read_record
+from ccvr.report.records import is_record, read_record
 from ccvr.report.runs import RunFiles
 
 
@@ -41,7 +41,7 @@ def _finished(out: Path) -> Iterator[Trained]:
 
 
 def _recorded(results: Path) -> Iterator[Trained]:
-    for path in sorted(results.rglob("*.json")):
+    for path in filter(is_record, sorted(results.rglob("*.json"))):
         files = read_record(path)
         try:
             yield Trained(build(Spec, files.spec), files)

@@ -7,12 +7,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ccvr.calibration.spec import UNCALIBRATED, Calibration
-from ccvr.core.errors import CcvrError, UsageError
+from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageError
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
 from ccvr.experiment.analyze import Analyzed, analyze
 from ccvr.experiment.bring import bring
-from ccvr.experiment.events import Event, RoundDone
+from ccvr.experiment.events import Event, HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.reproduction.budget import Budget
 from ccvr.experiment.reproduction.cells import CELLS, Cell, Scale, identity, scale_of
@@ -111,17 +111,21 @@ def _ids(items: Sequence[Item]) -> str:
     return ", ".join(item.id for item in items)
 
 
+Turn = tuple[Scale, int]
+"""A scale and a seed."""
+
+
 def jobs_of(
-    items: Sequence[Item], cells: Sequence[str], scale: Scale, seeds: int, out: Path, change: Callable[[Spec], Spec]
+    items: Sequence[Item], cells: Sequence[str], turns: Sequence[Turn], out: Path, change: Callable[[Spec], Spec]
 ) -> list[Job]:
-    """What the items need of these cells; seed after seed, so that a table is full before it is precise.
+    """What the items need of these cells at every scale and seed.
 
     ``change`` sets what decides no result: where data lies, how many workers.
     """
     there = _runs_below(out)
     trained = [item for item in items if item.trains]
     jobs = []
-    for seed in range(seeds):
+    for scale, seed in turns:
         for name in cells:
             using = [item for item in trained if name in item.cells]
             if not using:
@@ -145,6 +149,12 @@ def jobs_of(
     return jobs
 
 
+def turns_below(out: Path, scale: Scale | None) -> list[Turn]:
+    """Scales and seeds of the runs below a folder; of one scale, or of all."""
+    found = {(each, seed) for _, each, seed in _runs_below(out)}
+    return sorted(turn for turn in found if scale in (None, turn[0]))
+
+
 def _runs_below(out: Path) -> dict[tuple[object, Scale, int], RunFolder]:
     """Runs by what they train; finished ones before others."""
     found: dict[tuple[object, Scale, int], RunFolder] = {}
@@ -154,16 +164,19 @@ def _runs_below(out: Path) -> dict[tuple[object, Scale, int], RunFolder]:
     return found
 
 
-def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float]) -> list[Job]:
-    """What is left to do: first what is trained already, then what was begun; then by seed and cost."""
-    left = [job for job in jobs if not job.is_done]
-    costs = {id(job): 0.0 if job.is_trained else seconds(job.spec) for job in left}
-    return sorted(left, key=lambda job: (not job.is_trained, not job.is_started, job.spec.seed, costs[id(job)]))
+def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bool) -> list[Job]:
+    """What is left to do: first what is trained already, then what was begun; then by seed and cost.
+
+    Without ``train`` only what is trained already.
+    """
+    left = [job for job in jobs if not job.is_done and (train or job.is_trained)]
+    fresh = [job for job in left if not job.is_trained]
+    costs = {id(job): seconds(job.spec) for job in fresh} if len(fresh) > 1 else {}
+    return sorted(left, key=lambda job: (not job.is_trained, not job.is_started, job.spec.seed, costs.get(id(job), 0)))
 
 
-def work(jobs: Sequence[Job], budget: Budget, *, train: bool) -> Iterator[Step]:
-    """Do the jobs one after the other; a job that cannot be done is told and left. Stops where it can go on later."""
-    jobs = [job for job in jobs if train or job.is_trained]
+def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
+    """Do the jobs one after the other; what cannot be done is told and left. Stops where it can go on later."""
     for number, job in enumerate(jobs, start=1):
         if budget.is_spent():
             yield OutOfTime(len(jobs) - number + 1)
@@ -184,9 +197,23 @@ def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
     if not job.is_trained:
         for event in bring(job.spec, job.folder.path):
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
-    missing = job.missing_calibrations()
-    for event in calibrate_again(job.folder, missing) if missing else ():
-        yield event, True
+    yield from _calibrations(job)
     names = job.missing_analyses()
     for done in analyze(job.folder, names) if names else ():
         yield done, True
+
+
+def _calibrations(job: Job) -> Iterator[tuple[Step, bool]]:
+    """Fit the missing heads; one that cannot be fitted does not keep those behind it from it."""
+    missing = job.missing_calibrations()
+    while missing:
+        fitted = 0
+        try:
+            for event in calibrate_again(job.folder, missing):
+                fitted += isinstance(event, HeadScored)
+                yield event, True
+        except (RunError, DataError, SpecError):
+            raise
+        except CcvrError as error:
+            yield JobFailed(job, error), True
+        missing = missing[fitted + 1 :]
