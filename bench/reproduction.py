@@ -2,8 +2,8 @@
 
     python bench/reproduction.py
 
-A block of the page begins with a command in a comment, ``<!-- ccvr reproduce … -->``, and ends with ``<!-- end -->``; what
-stands between is replaced by what the command prints from the records alone. A test keeps the page up to date.
+A block of the page begins with a command in a comment, ``<!-- ccvr reproduce … -->``, and ends with ``<!-- end -->``;
+what stands between is replaced by what the command prints from the records alone. A test keeps the page up to date.
 """
 
 import contextlib

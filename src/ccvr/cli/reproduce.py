@@ -68,7 +68,7 @@ class ReproduceArguments:
     budget: str | None = None
     """Stop after this time: 2h, 90m, 1h30m; 0 does nothing but show what is there."""
     train: bool = True
-    """--no-train: only calibrate and analyze cells that are trained already, of any seed; without --scale of any scale."""
+    """--no-train: only calibrate and analyze what is trained already, of any seed and, without --scale, any scale."""
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     """How tables are printed."""
     figures: tuple[Literal["svg", "png", "pdf"], ...] = ("svg",)
