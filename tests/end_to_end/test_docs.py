@@ -47,7 +47,8 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
         words.append("--dry-run")
     if words[0] == "reproduce":  # from the records; what the words ask for is checked, but not trained
         words += ["--results", str(ROOT / "results")] + ["--budget", "0"] * ("--budget" not in words)
-        words = [word.replace("2h", "0") for word in words]
+        words += ["table1"] * ("--list" in words)  # not the time of steps of every network
+        words = ["0" if before == "--budget" else word for before, word in zip(["", *words], words, strict=False)]
         if "--record" in words:
             words += ["--out", str(finished.parent), "--results", "here"]
     words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*]+", word) and words[0] != "run" else word for word in words]
