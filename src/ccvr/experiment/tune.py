@@ -13,7 +13,7 @@ from ccvr.core.fields import hint_of, parse, plain, with_field
 from ccvr.core.run import RunFolder
 from ccvr.experiment.bring import bring
 from ccvr.experiment.events import Event
-from ccvr.experiment.spec import LATER, Spec
+from ccvr.experiment.spec import Spec
 
 VALIDATION = 0.15
 """What the paper holds out."""
@@ -83,7 +83,7 @@ def _require_tunable(name: str, texts: Sequence[str]) -> None:
         raise SpecError(
             f"data.validation is what tuning sets: {VALIDATION}, then 0 for the last training. Leave it out."
         )
-    if name.startswith(LATER):
+    if name.startswith("calibration."):
         raise SpecError(
             f"{name} needs no training. Run `ccvr run --data.validation {VALIDATION}`, then `ccvr calibrate RUN "
             "--method … --deploy select`."

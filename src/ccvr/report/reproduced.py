@@ -25,17 +25,13 @@ def cka_means(runs: Runs, _: Sequence[Row]) -> list[Panel]:
     return likeness.means(list(runs.values()))
 
 
-def first_and_last_norms(run: RunFiles) -> list[Panel]:
+def norms_at_both_ends(run: RunFiles) -> list[Panel]:
     """Norms of the clients' heads after the first round and after the last."""
-    found = []
-    for each in (run.rounds[:1], run.rounds[-1:]):
-        for panel in clients.client_norms(replace(run, rounds=each))[1:]:
-            found.append(replace(panel, name=f"{panel.name}, round {each[0]['round']}"))
-    return found
+    return clients.client_norms(run)[1:-1]  # between the label mix and the picture of all rounds
 
 
 def labels_and_norms(run: RunFiles) -> list[Panel]:
-    return [*(replace(panel, name="labels") for panel in clients.label_distribution(run)), *first_and_last_norms(run)]
+    return [*clients.label_distribution(run), *norms_at_both_ends(run)]
 
 
 def separability(runs: Runs, _: Sequence[Row]) -> list[Panel]:
@@ -110,7 +106,7 @@ DRAWS: dict[str, DrawFigure] = {
     "figure9": reconstructions(3),
     "figure10": of_runs(heads.norms),
     "figure11": cka_means,
-    "figure12": of_runs(first_and_last_norms),
+    "figure12": of_runs(norms_at_both_ends),
     "figure13": of_runs(plane.tsne),
     "figure14": virtual_features,
     "figure15": of_runs(clients.label_distribution),

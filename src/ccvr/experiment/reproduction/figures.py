@@ -4,18 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ccvr.core.errors import DataError
+from ccvr.core.errors import DataError, RunError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.reproduction.cells import CELLS, Cell, Scale
 from ccvr.experiment.reproduction.compare import compare
 from ccvr.experiment.reproduction.items import Item
 from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.setup import prepare
+from ccvr.report.comparison import Row
 from ccvr.report.figures.panel import Panel
 from ccvr.report.palette import look
 from ccvr.report.reproduced import DRAWS
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import save_bytes
+
+ELSEWHERE = "See to its disk and permissions, or use another --out"
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Drawing:
         for number, panel in enumerate(self.panels, start=1):
             for kind in kinds:
                 path = folder / (f"{name}-{number}.{kind}" if len(self.panels) > 1 else f"{name}.{kind}")
-                write_atomically(path, save_bytes(panel.figure, kind))
+                write_atomically(path, save_bytes(panel.figure, kind), remedy=ELSEWHERE)
                 paths.append(path)
         return paths
 
@@ -48,9 +51,18 @@ def draw(
     runs = {name: run for name, run in found.items() if run is not None}
     rows = compare({key: paper for key, paper in item.entries.items() if key[0] in cells}, trainings, scale)
     lacks = [row.cell for row in rows if row.ours is None] + [name for name in found if name not in runs]
-    with look():
-        panels = DRAWS[item.id](runs, rows) if runs or rows else []
-    return Drawing(panels, list(dict.fromkeys(lacks)))
+    return Drawing(_panels(item, runs, rows), list(dict.fromkeys(lacks)))
+
+
+def _panels(item: Item, runs: dict[str, RunFiles], rows: Sequence[Row]) -> list[Panel]:
+    try:
+        with look():
+            return DRAWS[item.id](runs, rows) if runs or rows else []
+    except (LookupError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{item.id} cannot be drawn: the files of a cell do not fit together ({error!r}). Delete its analysis "
+            "folder, or its record, and make it again."
+        ) from error
 
 
 def _run(cell: Cell, item: Item, trainings: Trainings, scale: Scale | None) -> RunFiles | None:

@@ -21,7 +21,8 @@ def record(out: Path, results: Path, patterns: tuple[str, ...], scale: Scale | N
         if folder.results.is_file() and matches and scale in (None, scale_of(spec)):
             own = scale_of(spec)
             path = results / own.folder / f"{name.removesuffix(f'-s{spec.seed}')}-s{spec.seed}.json"
-            write_atomically(path, record_bytes(RunFiles.read(folder.path), scale=own.label))
+            content = record_bytes(RunFiles.read(folder.path), scale=own.label)
+            write_atomically(path, content, remedy="See to its disk and permissions, or use another --results")
             yield path
 
 
