@@ -71,7 +71,14 @@ def test_no_path_or_command_of_the_machine_is_recorded(make_run):
     text = record_bytes(RunFiles.read(make_run(made=made)), scale="s").decode()
     assert "somebody" not in text
     assert "a folder" not in text, "the command"
-    assert json.loads(text)["provenance"] == {"commit": "abc", "versions": {"torch": "2"}}
+    assert json.loads(text)["provenance"] == {"commit": "abc", "versions": {"torch": "2"}, "calibrated": []}
+
+
+def test_commits_of_later_calibrations_are_recorded_once_each(make_run):
+    later = [{"commit": "b", "command": ["x"]}, {"commit": "b"}, {"commit": "c"}]
+    run = RunFiles.read(make_run())
+    text = record_bytes(replace(run, provenance={"commit": "a", "calibrated": later}), scale="s")
+    assert json.loads(text)["provenance"] == {"commit": "a", "calibrated": ["b", "c"]}
 
 
 def test_the_same_run_gives_the_same_bytes(both):

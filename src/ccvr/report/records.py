@@ -28,7 +28,7 @@ def record_bytes(run: RunFiles, *, scale: str) -> bytes:
         "name": run.name,
         "scale": scale,
         "seed": run.spec.get("seed", 0),
-        "provenance": {key: run.provenance[key] for key in KEPT_PROVENANCE if key in run.provenance},
+        "provenance": _provenance(run.provenance),
         "spec": {**run.spec, "data": data},
         "label_counts": None if run.label_counts is None else run.label_counts.tolist(),
         "rounds": _rounded([_round(each, whole=each in (run.rounds[0], run.rounds[-1])) for each in run.rounds]),
@@ -38,6 +38,12 @@ def record_bytes(run: RunFiles, *, scale: str) -> bytes:
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     lines = [f"{encode(key)}: {encode(value)}" for key, value in parts.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def _provenance(found: dict[str, Any]) -> dict[str, Any]:
+    """When, with which code and where; commits of calibrations that were added later, too."""
+    later = [each.get("commit") for each in found.get("calibrated", ())]
+    return {key: found[key] for key in KEPT_PROVENANCE if key in found} | {"calibrated": list(dict.fromkeys(later))}
 
 
 def _round(record: dict[str, Any], *, whole: bool) -> dict[str, Any]:

@@ -181,6 +181,17 @@ def test_scales_are_judged_apart():
     ]
 
 
+def test_means_are_over_the_seeds_that_both_sides_have():
+    found = [
+        trained(CELL, {"uncalibrated": 50.0, "ccvr": 55.0}, seed=0),
+        trained(CELL, {"uncalibrated": 50.0, "ccvr": 51.0}, seed=1),
+        trained(f"{CELL}-clsnorm", {"uncalibrated": 54.0}, seed=0),
+    ]
+    _, details = judge(trainings(*found), QUICK)
+    line = next(each for each in details.rows if "FedAvg + clsnorm, CIFAR-10, α = 0.1" in each[1] and "CCVR" in each[0])
+    assert line[3:6] == ["1", "+5.00 against +4.00", "holds"], "with the other seed it would be +3 against +4"
+
+
 def test_a_comparison_takes_seeds_that_both_sides_have():
     plain = trained(CELL, {"uncalibrated": 50.0, "ccvr": 55.0}, seed=0)
     regularised = trained(f"{CELL}-clsnorm", {"uncalibrated": 51.0}, seed=1)
