@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
-from ccvr.core.fields import build, parse, plain
+from ccvr.core.fields import build, flat, hint_of, names_of, parse, plain, with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, to_toml
 
@@ -223,3 +223,37 @@ def test_no_field_is_infinite(value):
         Spec(calibration=CalibrationSpec(weight_decay=value))
     with pytest.raises(SpecError, match=r"give a finite number|at least 0|above 0"):
         parse_calibration(f"ccvr,lr={value}", CalibrationSpec())
+
+
+# --- fields by their dotted names ---------------------------------------------------------------------------------------
+
+
+def test_every_field_has_a_name_and_a_type() -> None:
+    assert names_of(Recipe) == [
+        *("name", "loaves", "oven.degrees", "oven.fan", "oven.mode", "steps", "times", "book", "page"),
+    ]
+    assert [hint_of(Recipe, name) for name in ("oven.degrees", "loaves", "page")] == [float, int, int | None]
+
+
+@pytest.mark.parametrize("name", ["oven.degree", "ovn.degrees", "name.length", "", "oven.", "oven.fan.speed"])
+def test_a_name_that_no_field_has(name: str) -> None:
+    with pytest.raises(SpecError, match=rf'^no field "{name}"\.'):
+        hint_of(Recipe, name)
+
+
+def test_a_section_is_no_field() -> None:
+    with pytest.raises(
+        SpecError, match=r'^"oven" is a section\. Give one of its fields: oven\.degrees, oven\.fan, oven\.m'
+    ):
+        hint_of(Recipe, "oven")
+
+
+@given(recipes, st.floats(allow_nan=False))
+def test_one_field_is_changed_and_no_other(recipe: Recipe, degrees: float) -> None:
+    changed = with_field(recipe, "oven.degrees", degrees)
+    assert changed.oven.degrees == degrees
+    assert with_field(changed, "oven.degrees", recipe.oven.degrees) == recipe
+
+
+def test_names_are_those_of_a_spec_as_it_is_written() -> None:
+    assert set(flat(plain(Spec()))) <= set(names_of(Spec))

@@ -5,7 +5,7 @@ import math
 import types
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ccvr.core.errors import SpecError
 from ccvr.core.tables import suggestion
@@ -75,7 +75,8 @@ def with_field(value: T, name: str, new: Any) -> T:
     """A copy of a frozen dataclass in which the field with this dotted name is another."""
     first, _, rest = name.partition(".")
     inner = with_field(getattr(value, first), rest, new) if rest else new
-    return dataclasses.replace(value, **{first: inner})  # type: ignore[type-var]
+    changed: T = dataclasses.replace(cast(Any, value), **{first: inner})
+    return changed
 
 
 def parse(hint: Any, text: str, where: str) -> Any:
