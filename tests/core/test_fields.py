@@ -225,7 +225,7 @@ def test_no_field_is_infinite(value):
         parse_calibration(f"ccvr,lr={value}", CalibrationSpec())
 
 
-# --- fields by their dotted names ---------------------------------------------------------------------------------------
+# --- fields by their dotted names -------------------------------------------------------------------------------------
 
 
 def test_every_field_has_a_name_and_a_type() -> None:

@@ -71,8 +71,8 @@ def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Va
     for name, values in parsed.items():
         spec = with_field(spec, name, values[0])
     candidates = [dict(zip(open_ones, values, strict=True)) for values in itertools.product(*open_ones.values())]
-    for values in candidates:
-        _with(spec, values)  # an impossible value is found before anything is trained
+    for candidate in candidates:
+        _with(spec, candidate)  # an impossible value is found before anything is trained
     return spec, candidates
 
 
