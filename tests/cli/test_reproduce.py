@@ -205,8 +205,11 @@ def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:
 def test_the_list_says_what_everything_costs(ccvr: Command) -> None:
     code, out, err = ccvr("reproduce", "table1", "figure5", "figure15", "--list", "--format", "csv", "--seeds", "3")
     assert (code, err) == (0, "")
-    found = {row["id"]: row for row in rows(out)}
+    items, cells = out.split("\n\n")[:2]
+    found = {row["id"]: row for row in rows(items)}
     assert list(found) == ["table1", "figure5", "figure15", "all"]
+    names = [row["cell"] for row in rows(cells)]
+    assert (len(names), names.count("cifar10-a0.05-fedavg-clsnorm-clsprox")) == (36, 3)
     assert (found["table1"]["cells"], found["table1"]["training samples"]) == ("36", f"{36 * 50_000 * 1000:,}")
     assert found["figure5"]["cells"] == "3"
     assert "CINIC-10" in found["figure5"]["remark"]

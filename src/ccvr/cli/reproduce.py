@@ -21,7 +21,7 @@ from ccvr.experiment.reproduction.claims import judge
 from ccvr.experiment.reproduction.compare import compare
 from ccvr.experiment.reproduction.figures import draw
 from ccvr.experiment.reproduction.items import ITEMS, Item
-from ccvr.experiment.reproduction.listing import Rates, listing
+from ccvr.experiment.reproduction.listing import Rates, cell_listing, listing
 from ccvr.experiment.reproduction.record import record
 from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.reproduction.work import (
@@ -105,7 +105,8 @@ def command(argv: list[str]) -> None:
     cells = chosen_cells(items, arguments.cells) if items else []
     seconds = parse_duration(arguments.budget) if arguments.budget is not None else None
     if arguments.list:
-        _print(_listing(arguments, items, cells), arguments.format)
+        for sheet in _listing(arguments, items, cells):
+            _print(sheet, arguments.format)
         return
     failures = _work(arguments, items, cells, Budget(seconds)) if items else []
     if arguments.record:
@@ -130,9 +131,12 @@ def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[
     return jobs_of(items, cells, turns, arguments.out, arguments.spec)
 
 
-def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> Sheet:
-    scale = arguments.chosen_scale or SCALES["paper"]
-    return listing(items, _jobs(arguments, items, cells), Rates(), scale.label)
+def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> Iterator[Sheet]:
+    """Every table and figure; of those that were named also the cells."""
+    jobs, rates = _jobs(arguments, items, cells), Rates()
+    yield listing(items, jobs, rates, (arguments.chosen_scale or SCALES["paper"]).label)
+    if arguments.ids:
+        yield cell_listing(jobs, rates)
 
 
 def _work(

@@ -89,6 +89,7 @@ def _both_curves(rows: Sequence[Row], amounts: Mapping[str, str], x: str) -> lis
             for place, each in every[name].items():
                 axes.errorbar(place, each.mean, each.std or 0, color=colour, capsize=2, linewidth=1)
         axes.set_xticks(range(len(order)), [amounts[head] for head in order])
+        axes.set_title(f"{own[0].method}, {own[0].setting}")
         words = "; ".join(f"{name}: {', '.join(f'{y:.2f}' for _, y in points)}" for name, points in series.items())
         panels.append(Panel(figure, f"{cell}, test accuracy in percent by {x}: {words}.", cell))
     return panels

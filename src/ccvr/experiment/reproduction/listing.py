@@ -37,6 +37,13 @@ def listing(items: Sequence[Item], jobs: Sequence[Job], rates: Rates, scale: str
     return Sheet(caption, HEADERS, rows, WORDS)
 
 
+def cell_listing(jobs: Sequence[Job], rates: Rates) -> Sheet:
+    """A row for each cell and seed, the names that --cells takes first."""
+    rows = [[job.cell.name, str(job.spec.seed), *_cost([job], rates)[1:]] for job in jobs]
+    headers = ("cell", "seed", "trained", "training samples", "hours")
+    return Sheet("Their cells", headers, rows, ("cell",))
+
+
 def _cost(jobs: Sequence[Job], rates: Rates) -> list[str]:
     trained = sum(job.is_trained for job in jobs)
     samples = sum(training_samples(job.spec) for job in jobs)
