@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.core.fields import names_of
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.reproduction.items import ITEMS
+from ccvr.experiment.spec import Spec
 from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))
@@ -12,6 +14,7 @@ SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
 KNOWN = "Known: analyze, calibrate, data, evaluate, report, reproduce, resume, run, show, tune."
 IDS = ", ".join(ITEMS)
 KNOWN_IDS = f"Known: {', '.join(sorted(ITEMS))}."
+FIELDS = ", ".join(sorted(names_of(Spec)))
 
 MISTAKES = {
     "rum": f'UnknownName: no command "rum". Did you mean "run"? {KNOWN}',
@@ -136,6 +139,12 @@ MISTAKES = {
         "UsageError: --training.lr is given twice. Give all its values at once."
     ),
     "tune digits-a0.1-fedavg --training.lr 0.1 -1": "SpecError: training.lr is -1.0; give a number above 0.",
+    "tune digits-a0.1-fedavg --training.lr=0.1 0.2 --training.lr=0.3": (
+        "UsageError: --training.lr is given twice. Give all its values at once."
+    ),
+    "tune digits-a0.1-fedavg --training.lrr=0.1 0.2": (
+        f'SpecError: no field "training.lrr". Did you mean "training.lr"? Known: {FIELDS}.'
+    ),
     "tune digits-a0.1-fedavg --partition.alpha 0.1 1": (
         "SpecError: partition.alpha has several values; only training.*, model.* and data.augment are chosen."
     ),

@@ -38,7 +38,7 @@ class TuneArguments:
 
 def command(argv: list[str]) -> None:
     name = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    fields, own = split(argv)
+    fields, own = split(argv) if {"-h", "--help"}.isdisjoint(argv) else ({}, ["--help"])
     arguments = parse(TuneArguments, own, prog="ccvr tune", about=ABOUT)
     if name is None:
         raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01")
@@ -66,11 +66,12 @@ def split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     known = set(names_of(Spec))
     values = own
     for word in argv:
-        field = word.removeprefix("--").replace("-", "_")
+        option, equals, value = word.partition("=")
+        field = option.removeprefix("--").replace("-", "_")
         if word.startswith("--") and (field in known or "." in field):
             if field in fields:
-                raise UsageError(f"{word} is given twice. Give all its values at once.")
-            values = fields[field] = []
+                raise UsageError(f"{option} is given twice. Give all its values at once.")
+            values = fields[field] = [value] if equals else []
         elif word.startswith("--"):
             own.append(word)
             values = own

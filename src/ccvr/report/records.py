@@ -13,7 +13,7 @@ from ccvr.core.run import RESULTS, RunFolder
 from ccvr.report.runs import Analysis, RunFiles, says_all
 
 FORMAT = "ccvr-record/1"
-START = b'{\n"format": "ccvr-record/'
+MARK = b'"ccvr-record/'
 KEPT_ANALYSES = ("cka", "norms", "separability")
 """Analyses whose arrays are small."""
 KEPT_PROVENANCE = ("started", "commit", "versions", "hardware")
@@ -77,7 +77,7 @@ def is_record(path: Path) -> bool:
     """Whether a file is one of ours; a folder called results may hold anything."""
     try:
         with path.open("rb") as file:
-            return file.read(len(START)) == START
+            return MARK in file.read(200)
     except OSError:
         return False
 
