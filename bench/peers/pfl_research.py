@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench import workload
+from ccvr.core.machine import keep_freed_memory
 
 
 class Network(nn.Module):
@@ -66,6 +67,7 @@ class Turns(TrainingProcessCallback):
 def main() -> None:
     kind, num_clients = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
+    keep_freed_memory()  # as our workers do
     images, shards = workload.images(), workload.shards(kind, num_clients)
     pixels, labels = images.images.numpy(), images.labels.numpy()
     users = {str(k): [torch.from_numpy(pixels[s]), torch.from_numpy(labels[s])] for k, s in enumerate(shards)}

@@ -1,11 +1,43 @@
 import ctypes
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ccvr.core.machine import keep_freed_memory
+from ccvr.core import machine
+from ccvr.core.machine import cores, keep_freed_memory
+
+
+class TestCores:
+    @pytest.mark.parametrize(
+        ("allowed", "quota", "expected"),
+        [
+            (8, None, 8),
+            (8, "max 100000", 8),
+            (8, "200000 100000", 2),
+            (8, "250000 100000", 3),
+            (8, "5000 100000", 1),
+            (1, "400000 100000", 1),
+            (8, "", 8),
+        ],
+    )
+    def test_a_container_may_have_fewer(
+        self, allowed: int, quota: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if quota is not None:
+            (tmp_path / "cpu.max").write_text(quota)
+        monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+        assert cores() == expected
+
+    def test_where_nobody_can_say(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: None)
+        assert cores() == 1
 
 
 class TestKeepFreedMemory:

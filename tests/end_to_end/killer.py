@@ -1,4 +1,4 @@
-"""Run a spec to its end while killing it at random moments:  python killer.py SPEC.toml RUN KILLS SEED
+"""Run a spec to its end while killing it at random moments:  python killer.py SPEC.toml RUN KILLS LONGEST SEED
 
 The imports happen once; each attempt is a fork, so that the kills fall on the work and not on the imports.
 """
@@ -23,7 +23,7 @@ def attempt(spec_path: Path, run: Path) -> None:
         list(pipeline.start(read_spec(spec_path), run))
 
 
-def main(spec_path: str, run: str, kills: str, seed: str) -> None:
+def main(spec_path: str, run: str, kills: str, longest: str, seed: str) -> None:
     rng = random.Random(int(seed))
     killed = 0
     for _ in range(50 * int(kills)):
@@ -32,7 +32,7 @@ def main(spec_path: str, run: str, kills: str, seed: str) -> None:
             attempt(Path(spec_path), Path(run))
             os._exit(0)
         if killed < int(kills):
-            time.sleep(rng.uniform(0.0, 1.0))
+            time.sleep(rng.uniform(0.0, float(longest)))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):

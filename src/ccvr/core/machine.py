@@ -1,10 +1,23 @@
-"""What the machine can hold."""
+"""What the machine has."""
 
 import contextlib
 import ctypes
+import math
 import os
+from pathlib import Path
 
 from ccvr.core.errors import CcvrError
+
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cores() -> int:
+    """Cores that this process may use: a container or `taskset` may give it fewer than there are."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with contextlib.suppress(OSError, ValueError):  # no cgroup, or no quota
+        quota, period = QUOTA.read_text().split()
+        allowed = min(allowed, math.ceil(int(quota) / int(period)))
+    return max(1, allowed)
 
 
 def memory() -> int | None:

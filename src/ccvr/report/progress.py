@@ -1,5 +1,7 @@
 """Progress of a run: bars on a terminal, plain lines elsewhere, silence on request."""
 
+import statistics
+from collections import deque
 from types import TracebackType
 
 from rich.console import Console
@@ -10,8 +12,18 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+
+RECENT = 5
+"""Rounds from which the time left is told."""
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3:05 min, 2:03 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole // 60 % 60:02} h"
 
 
 class RunProgress:
@@ -20,6 +32,7 @@ class RunProgress:
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console = console
         self.quiet = quiet
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         if console.is_terminal and not quiet:
@@ -29,8 +42,6 @@ class RunProgress:
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[facts]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
                 console=console,
             )
 
@@ -56,10 +67,12 @@ class RunProgress:
     ) -> None:
         facts = [f"loss {loss:.3f}"] if accuracy is None else [f"accuracy {accuracy:.2f} %", f"loss {loss:.3f}"]
         facts.append(f"{samples / max(seconds, 1e-9):,.0f} samples/s")
+        self._recent.append(seconds)
+        left = f"{duration(statistics.mean(self._recent) * (rounds - number))} left"
         if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=number, facts="  ".join(facts))
+            self._bar.update(self._task, completed=number, facts="  ".join([*facts, left]))
         else:
-            self.say(f"round {number}/{rounds}  {'  '.join(facts)}  {seconds:.1f} s")
+            self.say(f"round {number}/{rounds}  {'  '.join(facts)}  {seconds:.1f} s, {left}")
 
     def say(self, line: str) -> None:
         """One line, above the bars where there are any."""

@@ -20,11 +20,11 @@ class LocalContext:
     model: SplitModel
     """The model that is being trained; at the start equal to the anchor."""
     received: Tensors
-    """The global model's parameters and buffers, as received."""
+    """The global model's parameters and buffers, as received. All clients share them: do not write to them."""
     memory: Tensors
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
-    """What the server sent beside the model."""
+    """What the server sent beside the model; shared as well."""
     labels: Tensor
     """The labels of this client's images."""
     lr: float
