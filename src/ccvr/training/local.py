@@ -1,6 +1,7 @@
 """One client's part of a round: a pure function of the global model, the client's images and its memory."""
 
 import math
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,10 @@ class GlobalState:
     def model(self) -> Tensors:
         """Parameters and buffers."""
         return self.parameters | self.buffers
+
+    @cached_property
+    def model_bytes(self) -> int:
+        return num_bytes(self.model)
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,8 @@ def train_client(
     metrics = LocalMetrics(
         loss=loss,
         head_row_norms=tuple(torch.linalg.vector_norm(model.head.weight, dim=1, dtype=torch.float64).tolist()),
-        bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
-        bytes_up=num_bytes(parameters, buffers, payload),
+        bytes_down=received.model_bytes + num_bytes(received.broadcast),
+        bytes_up=received.model_bytes + num_bytes(payload),
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
@@ -165,7 +170,8 @@ def _context(
         received=_on(device, received.model),
         memory=_on(device, memory),
         broadcast=_on(device, received.broadcast),
-        labels=torch.from_numpy(client.images.source.labels.numpy()[client.indices]),
+        all_labels=client.images.source.labels,
+        indices=client.indices,
         lr=spec.lr,
     )
 
@@ -201,7 +207,7 @@ def _descend(
             optimiser.step()
             losses.append(loss.detach())
             num_steps += 1
-    return num_steps, torch.stack(losses).double().mean().item()
+    return num_steps, statistics.fmean(torch.stack(losses).tolist())
 
 
 def _loss(model: SplitModel, images: Tensor, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
