@@ -162,8 +162,13 @@ def over_flower(repeats: int, kind: str, number: str) -> Figures:
 
 def over_pfl(repeats: int) -> Figures:
     setting = ("dirichlet", "10")
-    times = take_turns(repeats, ours_beside_pfl=ours(*setting), pfl=(*PFL, *setting))
-    return {"over_pfl": ratio(times, "pfl", "ours_beside_pfl")} | seconds(times)
+    times = take_turns(
+        repeats, ours_beside_pfl=ours(*setting), pfl=(*PFL, *setting), pfl_keeping=(*PFL, *setting, "--keep")
+    )
+    mine = "ours_beside_pfl"
+    return {"over_pfl": ratio(times, "pfl", mine), "over_pfl_keeping": ratio(times, "pfl_keeping", mine)} | seconds(
+        times
+    )
 
 
 def over_quickstart(repeats: int) -> Figures:
@@ -175,19 +180,23 @@ def over_quickstart(repeats: int) -> Figures:
 
 def scaling(repeats: int) -> Figures:
     """All clients every round; and ``moon``: 10,000 clients of which one in a hundred trains, and remembers."""
-    numbers = (10, 100, 1_000, 10_000)
-    commands = {f"iid_{number}": ours("iid", str(number)) for number in numbers}
+    few, many = ("10", "100", "1000"), ("10", "10000")
     moon = ours("iid", "10000", "--algorithm", "moon", "--fraction", "0.01", "--augment")
-    with sides(**commands, moon=moon) as started:
-        times = turns(started, repeats)
-        peaks = {f"peak_gb_{name}": peak_memory(side.process.pid) / 1e9 for name, side in started.items()}
-    ratios = {f"scaling_{number}": ratio(times, f"iid_{number}", "iid_10") for number in numbers[1:]}
+    ratios, peaks, times = {}, {}, dict[str, list[float]]()
+    for numbers, more, count in ((few, {}, 2 * repeats), (many, {"moon": moon}, repeats)):
+        with sides(**{f"iid_{number}": ours("iid", number) for number in numbers}, **more) as started:
+            found = turns(started, count)
+            peaks |= {f"peak_gb_{name}": peak_memory(side.process.pid) / 1e9 for name, side in started.items()}
+        ratios |= {f"scaling_{number}": ratio(found, f"iid_{number}", "iid_10") for number in numbers[1:]}
+        times = found | times
     return ratios | seconds(times) | peaks
 
 
 def peak_memory(pid: int) -> int:
     """What a process and its children hold, a page that several share once; and how much more each had at its peak."""
-    lines = [line for name in ("smaps_rollup", "status") for line in Path(f"/proc/{pid}/{name}").read_text().split("\n")]
+    lines = [
+        line for name in ("smaps_rollup", "status") for line in Path(f"/proc/{pid}/{name}").read_text().split("\n")
+    ]
     kilobytes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith("kB")}
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     own = 1024 * (kilobytes["Pss"] + kilobytes["VmHWM"] - kilobytes["VmRSS"])

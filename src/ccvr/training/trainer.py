@@ -72,6 +72,9 @@ def _naming(client: Client, round: int) -> Iterator[None]:
 def _one_thread() -> Iterator[None]:
     """Train as a worker does: another number of threads may round otherwise."""
     before = torch.get_num_threads()
+    if before == 1:
+        yield  # in a worker: torch tells every library each time it is told
+        return
     torch.set_num_threads(1)
     try:
         yield
