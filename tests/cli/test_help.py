@@ -11,10 +11,21 @@ from ccvr.experiment.presets import PRESETS
 from tests.cli.conftest import Command, Launch
 
 OPTIONS = {
-    "run": ["--out", "--overwrite", "--dry-run", "--quiet", "--seed", "--training.rounds", "--calibration.methods"],
+    "run": [
+        "--out",
+        "--overwrite",
+        "--dry-run",
+        "--quiet",
+        "--no-report",
+        "--seed",
+        "--training.rounds",
+        "--calibration.methods",
+    ],
     "resume": ["The run folder", "--quiet"],
     "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],
     "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],
+    "analyze": ["Run folders", "--only", "--against", "--points", "--quiet"],
+    "report": ["Run folders", "--out", "-o", "--figures", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
 }

@@ -8,11 +8,12 @@ from tests.cli.conftest import Command, Launch
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
+KNOWN = "Known: analyze, calibrate, data, evaluate, report, resume, run, show."
 
 MISTAKES = {
-    "rum": 'UnknownName: no command "rum". Did you mean "run"? Known: calibrate, data, evaluate, resume, run, show.',
-    "os:path": 'UnknownName: no command "os:path". Known: calibrate, data, evaluate, resume, run, show.',
-    "--verbose": 'UnknownName: no command "--verbose". Known: calibrate, data, evaluate, resume, run, show.',
+    "rum": f'UnknownName: no command "rum". Did you mean "run"? {KNOWN}',
+    "os:path": f'UnknownName: no command "os:path". {KNOWN}',
+    "--verbose": f'UnknownName: no command "--verbose". {KNOWN}',
     "run nope": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
     "run digits-a0.1-fedvag": (
         f'UnknownName: no preset "digits-a0.1-fedvag". Did you mean "digits-a0.1-fedavg"? Known: {PRESET_NAMES}.'

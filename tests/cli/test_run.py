@@ -16,7 +16,7 @@ from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 SMALL = ["--workers", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
 SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]
-SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1"]
+SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1", "--no-report"]
 
 
 class TestDryRun:
@@ -136,7 +136,7 @@ class TestStopped:
         )
         assert ccvr("evaluate", "mine").err == "RunError: mine has no model. Finish it with `ccvr resume mine`.\n"
 
-        code, out, err = ccvr("resume", "mine")
+        code, out, err = ccvr("resume", "mine", "--no-report")
         assert (code, err) == (0, "")
         assert out.startswith("resuming after round ")
         assert "round 40/40" in out

@@ -46,7 +46,7 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
         words.append("--dry-run")
     words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*]+", word) and words[0] != "run" else word for word in words]
     if words[0] == "calibrate":
-        words.append("--overwrite")
+        words += ["--overwrite", "--no-report"]
     dispatch(words)
     assert capsys.readouterr().out
 

@@ -20,6 +20,8 @@ COMMANDS = Table(
         "resume": "go on with a run that was stopped",
         "calibrate": "try more calibrations on a finished run",
         "evaluate": "score a run's model on the test set",
+        "analyze": "look closely at finished runs: confusion, CKA, row norms, t-SNE, inversion",
+        "report": "one page about finished runs: figures, tables, how to repeat them",
         "show": "runs side by side: accuracy before and after, gain, worst class",
         "data": "list, get and check data sets",
     },

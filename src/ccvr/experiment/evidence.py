@@ -36,17 +36,18 @@ class RunEvidence:
         kind, taps = row.kind_of(options), row.taps_of(options)
         if kind != "kernel":
             transform = str(row.transform_of_statistics(options))
-            return self._merged(Request(kind, transform, taps, options.min_count))
-        first = self._merged(Request("diagonal", "none", taps, options.min_count))
+            return self.merged(Request(kind, transform, taps, options.min_count))
+        first = self.merged(Request("diagonal", "none", taps, options.min_count))
         projection = random_features(
             first,
             num_features=options.num_features,
             bandwidth=options.bandwidth,
             seed=derive_seed(seed, "projection"),
         )
-        return self._merged(Request(kind, "none", taps, options.min_count, projection))
+        return self.merged(Request(kind, "none", taps, options.min_count, projection))
 
-    def _merged(self, request: Request) -> ClassStatistics:
+    def merged(self, request: Request) -> ClassStatistics:
+        """All clients' statistics of a request."""
         path = self.folder.statistics(_name(request))
         stored = self._stored(path)
         if stored is None:

@@ -17,10 +17,12 @@ from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
-from ccvr.experiment.train import newest_state, train
+from ccvr.experiment.train import train
 from ccvr.training.algorithms import local_objectives, server_update
 
 
@@ -32,12 +34,13 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]
     _require_held_out(spec.calibration.deploy, spec)
     server_update(spec.training)
     local_objectives(spec.training)
+    require_tensorboard(spec)
     setup = prepare(spec)
     setup.fresh_model()
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
         write_atomically(folder.spec, to_toml(spec).encode())
-        yield from _execute(setup, folder)
+        yield from logged(_execute(setup, folder), folder, spec)
 
 
 def resume(folder: RunFolder) -> Iterator[Event]:
@@ -48,13 +51,14 @@ def resume(folder: RunFolder) -> Iterator[Event]:
             return
         spec = read_spec(folder.spec)
         torch.set_num_threads(spec.threads)
-        yield from _execute(prepare(spec), folder)
+        require_tensorboard(spec)
+        yield from logged(_execute(prepare(spec), folder), folder, spec)
 
 
 def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
     _note(folder, spec.seed, "resumed")
-    _keep_partition(folder, setup.partition_bytes())
+    keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
     engine, results = setup.engine(), empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
@@ -71,16 +75,6 @@ def _require_held_out(label: str, spec: Spec) -> None:
         raise SpecError(
             'calibration.deploy is "select", but no client holds out samples. Set data.validation, for example 0.15.'
         )
-
-
-def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
-    """Who owns what must not change between a run's start and its end."""
-    if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
-        raise RunError(
-            f"{folder.partition} says that others own the images, or that they are others, than spec and data say now. "
-            "Undo what was changed in spec.toml or in the data, or start a new run."
-        )
-    write_atomically(folder.partition, drawn)
 
 
 def _note(folder: RunFolder, seed: int, what: str) -> None:
@@ -106,19 +100,11 @@ def calibrate_again(
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         _require_held_out(chosen or "", spec)
-        torch.set_num_threads(spec.threads)
-        setup = prepare(spec)
-        _keep_partition(folder, setup.partition_bytes())
-        state = newest_state(folder, spec)
-        if state is None or state.round != spec.training.rounds:
-            raise RunError(
-                f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
-                "Delete its results.json and train the missing rounds again with `ccvr resume`."
-            )
-        model = state.load_into(setup.fresh_model())
+        require_tensorboard(spec)
+        run = reopen(folder)
+        setup, engine, model = run.setup, run.engine, run.model
         _note(folder, spec.seed, "calibrated")
-        engine = setup.engine()
-        for scored in fit_all(results, calibrations, setup, engine, model, folder):
+        for scored in logged(fit_all(results, calibrations, setup, engine, model, folder), folder, spec):
             deploy(results, results["deployed"], setup, engine, model, folder)  # a kill loses no finished head
             yield scored
         deploy(results, chosen or results["deployed"], setup, engine, model, folder)
@@ -134,4 +120,5 @@ def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str,
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:
     """Train and calibrate in one call; the run folder is ``out``, and what results.json says comes back."""
     events = list(start(spec, Path(out), overwrite=overwrite))
+    log_figures(RunFolder(Path(out)))
     return next(event.results for event in events if isinstance(event, Finished))

@@ -35,6 +35,14 @@ class CheckpointSpec:
 
 
 @dataclass(frozen=True)
+class LogSpec:
+    """Who else is told how a run goes."""
+
+    tensorboard: bool = False
+    """Log scalars by round, the label distribution and figures to RUN/tensorboard; needs ccvr[tensorboard]."""
+
+
+@dataclass(frozen=True)
 class Spec:
     """Everything that decides what a run computes."""
 
@@ -51,6 +59,7 @@ class Spec:
     training: TrainingSpec = field(default_factory=TrainingSpec)
     calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+    log: LogSpec = field(default_factory=LogSpec)
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -75,7 +84,7 @@ class Spec:
         return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
 
 
-LATER = ("calibration.", "checkpoint.")
+LATER = ("calibration.", "checkpoint.", "log.")
 FREE = ("data.root", "workers")
 
 
