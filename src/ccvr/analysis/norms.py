@@ -30,7 +30,8 @@ def lean(norms: Tensor, counts: Tensor) -> Tensor:
         shapes = f"{list(norms.shape)} and {list(counts.shape)}"
         raise AnalysisError(f"norms and samples have the shapes {shapes}; give two of clients and classes, [K, C].")
     x, y = (each.double() - each.double().mean(1, keepdim=True) for each in (norms, counts))
-    return (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))  # 0 / 0 is nan
+    found: Tensor = (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))  # 0 / 0 is nan
+    return found
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,9 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
     with look(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the reader's browser has it
         if kind == "svg":
-            FigureCanvasSVG(figure).print_svg(file, metadata=dates[kind])  # savefig would draw it twice
+            dpi = figure.dpi
+            FigureCanvasSVG(figure).print_svg(file, metadata=dates[kind])  # savefig would draw it twice,
+            figure.set_dpi(dpi)  # and put this back
         else:
             figure.savefig(file, format=kind, metadata=dates[kind], dpi=DPI)
     return file.getvalue()
@@ -106,7 +108,7 @@ def _picture(link: str) -> str:
     """A PNG in base64, or the same as JPEG where that is smaller and nothing of it is transparent."""
     png = base64.b64decode(link.removeprefix(PNG))
     image = Image.open(io.BytesIO(png))
-    if image.mode == "RGBA" and image.getextrema()[3] != (255, 255):
+    if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
         return link
     file = io.BytesIO()
     image.convert("RGB").save(file, "JPEG", quality=90, subsampling=0)

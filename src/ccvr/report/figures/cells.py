@@ -1,7 +1,4 @@
-"""Matrices as coloured cells.
-
-Axes have fixed places here, with margins by the length of names: matplotlib's own layout takes longer than drawing.
-"""
+"""Matrices as coloured cells, with margins by the length of names."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -11,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import MOST_HOVERS, MOST_NAMES, WIDTH
+from ccvr.report.figures.panel import MOST_HOVERS, MOST_NAMES, WIDTH, bare
 from ccvr.report.palette import SEQUENTIAL
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
@@ -38,7 +35,7 @@ def cells(
     low = float(known.min()) if low is None else low
     high = max(float(known.max()) if high is None else high, low + 1e-9)
     left, bottom = LINE + 0.1 + _room(rows[1]), LINE + 0.1 + _room(columns[1], turned=_turned(columns[1]))
-    figure = Figure(figsize=(WIDTH, min(1.3 + 0.25 * height, 4.2)), layout="none")
+    figure = bare(bottom + min(max(0.25 * height, 0.8), 3) + 0.06)
     axes = _axes(figure, left, bottom, 0.9, 0.06)
     image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, clip_on=False)
     if matrix.size <= MOST_HOVERS:
@@ -57,14 +54,14 @@ def cells(
 def strips(mixes: Array, values: Array, rows: Names, columns: Names, scales: tuple[str, str]) -> Figure:
     """Mixes [K, C] beside values [K, R, C]: each of the K rows is a band, in which R strips run from top to bottom."""
     bands, _, width = values.shape
-    figure = Figure(figsize=(WIDTH, min(1.9 + 0.3 * bands, 4.9)), layout="none")
-    left, top = LINE + 0.1 + _room(rows), 0.75
+    left, bottom, top = LINE + 0.1 + _room(rows), LINE + 0.1 + _room(columns, turned=True), 0.75
+    figure = bare(bottom + min(max(0.3 * bands, 0.8), 3.2) + top)
     each = (WIDTH - left - 0.25) / 2
     known = values[np.isfinite(values)]
     limits = (0, max(mixes.max(), 1)), np.percentile(known, [1, 99]) if known.size else (0, 1)
     for number, (matrix, scale) in enumerate(zip((mixes, values.reshape(-1, width)), scales, strict=True)):
         start = left + number * (each + 0.15)
-        axes = _axes(figure, start, LINE + 0.1 + _room(columns, turned=True), WIDTH - start - each, top)
+        axes = _axes(figure, start, bottom, WIDTH - start - each, top)
         edges = np.linspace(0, bands, len(matrix) + 1)
         low, high = limits[number]
         image = axes.pcolormesh(

@@ -46,8 +46,7 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
         axes.plot(about["mean"], pen.dash, color=pen.colour, marker=pen.marker, label=shown(name, 30))
         tips = [f"{name}, {layer}: {mean:.3f}" for layer, mean in zip(about["layers"], about["mean"], strict=True)]
         dots(axes, list(enumerate(about["mean"])), pen, tips)
-    turned = {"rotation": 45, "ha": "right"} if alike else {}
-    axes.set_xticks(range(len(deepest)), ticks, **turned)
+    axes.set_xticks(range(len(deepest)), ticks, rotation=45 if alike else 0, ha="right" if alike else "center")
     axes.set(xlabel="" if alike else "layer", ylabel="mean CKA", ylim=(0, 1.03))
     legend(figure, axes)
     words = "; ".join(

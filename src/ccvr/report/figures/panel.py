@@ -48,6 +48,13 @@ def sheet(height: float = 3.0, width: float = WIDTH) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
+def bare(height: float) -> Figure:
+    """A figure whose axes have fixed places: matplotlib's own layout takes longer than drawing."""
+    figure = Figure(figsize=(WIDTH, height))
+    figure.set_layout_engine("none")
+    return figure
+
+
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, *, unit: str = "", whole: bool = True
 ) -> tuple[Figure, Axes]:
