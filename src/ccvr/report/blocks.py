@@ -132,7 +132,9 @@ def _figure(each: Drawn) -> str:
         + "</div>"
         for number, panel in enumerate(each.panels)
     )
-    kind = "wide three" if len(each.panels) % 3 == 0 else "wide" if len(each.panels) > 1 else ""
+    kind = "wide" if len(each.panels) > 1 else ""
+    if row.columns == 3 <= len(each.panels):
+        kind += " three"
     return (
         f'<figure class="{kind}" aria-labelledby="figure-{row.id}">'
         f'<h3 id="figure-{row.id}">{row.title}</h3><figcaption>{row.caption}</figcaption>'

@@ -36,7 +36,6 @@ LOOK: dict[Any, Any] = {
     "figure.dpi": 90,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
-    "savefig.facecolor": "none",
     "svg.fonttype": "none",
     "svg.hashsalt": "ccvr",
     "text.parse_math": False,  # a name with two dollar signs is a name

@@ -31,5 +31,4 @@ def figures_of(run: Path) -> Iterator[tuple[str, Array]]:
 
 def pixels(figure: Figure) -> Array:
     """The figure on white, [H, W, 3] uint8."""
-    drawn = Image.open(io.BytesIO(save_bytes(figure, "png"))).convert("RGBA")
-    return np.asarray(Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(save_bytes(figure, "png"))).convert("RGB"))

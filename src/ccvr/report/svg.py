@@ -49,7 +49,8 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
             FigureCanvasSVG(figure).print_svg(file, metadata=dates[kind])  # savefig would draw it twice,
             figure.set_dpi(dpi)  # and put this back
         else:
-            figure.savefig(file, format=kind, metadata=dates[kind], dpi=DPI)
+            paper = "white" if kind == "png" else "none"  # a viewer of pictures may be dark
+            figure.savefig(file, format=kind, metadata=dates[kind], dpi=DPI, facecolor=paper)
     return file.getvalue()
 
 

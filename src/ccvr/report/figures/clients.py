@@ -68,7 +68,7 @@ def _one_round(run: RunFiles, number: int, found: dict[int, list[float]]) -> Pan
     if has.size and lacks.size:
         alt += f" Mean {has.mean():.3f} for classes that a client has, {lacks.mean():.3f} for classes that it lacks."
     figure = cells(matrix, ("client", clients), ("class", run.class_names), "row norm", digits=3)
-    return Panel(figure, alt, f"{run.algorithm}, head-row norms in round {number}")
+    return Panel(figure, alt, f"head-row norms in round {number}")
 
 
 def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[int, dict[int, list[float]]]) -> Panel:
@@ -84,7 +84,7 @@ def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[i
         f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "
         "mean of its head, beside the label mix of the client."
     )
-    return Panel(figure, alt, f"{run.algorithm}, rounds {chosen[0]} to {chosen[-1]} from top to bottom of each client")
+    return Panel(figure, alt, f"every client, rounds {chosen[0]} to {chosen[-1]} downwards")
 
 
 def leans(runs: Sequence[RunFiles]) -> list[Panel]:

@@ -1,12 +1,13 @@
 """How alike the clients' models are, layer by layer (linear CKA)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ccvr.report.figures.cells import cells
-from ccvr.report.figures.panel import Panel, dots, legend, sheet
+from ccvr.report.figures.panel import Panel, dots, legend, of_each_run, sheet
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
@@ -57,19 +58,21 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
     return [Panel(figure, f"Mean CKA between clients by layer. {words}.")]
 
 
-def pairs(run: RunFiles) -> list[Panel]:
-    """First, middle and last layer: every client's model with every other's."""
+def pairs(runs: Sequence[RunFiles]) -> list[Panel]:
+    """First, middle and last layer: every client's model with every other's; one scale for all runs."""
+    kept = [run.analyses[kind][0]["cka"] for run in runs for kind in _names(run)]
+    lowest = min((np.min(cka, initial=0.9, where=np.isfinite(cka)) for cka in kept), default=0.9)
+    return of_each_run(partial(_pairs, low=float(np.floor(10 * lowest) / 10)))(runs)
+
+
+def _pairs(run: RunFiles, low: float) -> list[Panel]:
     panels = []
-    kept = [run.analyses[kind][0]["cka"] for kind in _names(run)]
-    low = min((float(np.floor(10 * np.min(cka, initial=1, where=np.isfinite(cka))) / 10) for cka in kept), default=0.0)
     for kind, name in _names(run).items():
         arrays, about = run.analyses[kind]
-        layers, clients = about["layers"], about["clients"]
+        layers, axis = about["layers"], ("client", about["clients"])
         for place in dict.fromkeys((0, len(layers) // 2, len(layers) - 1)):
-            matrix = arrays["cka"][place]
-            axis = ("client", clients)
-            figure = cells(matrix, axis, axis, "CKA", low=min(low, 0.9), high=1, digits=3)  # one scale for all
-            alt = f"CKA of {len(clients)} clients in the layer {layers[place]}: mean {about['mean'][place]:.3f}."
-            title = layers[place] if kind == OWN else f"{layers[place]}, {name}"
-            panels.append(Panel(figure, f"{name}: {alt}", title))
+            figure = cells(arrays["cka"][place], axis, axis, "CKA", low=low, high=1, digits=3)
+            mean = about["mean"][place]
+            alt = f"{name}: CKA of {len(axis[1])} clients in the layer {layers[place]}: mean {mean:.3f}."
+            panels.append(Panel(figure, alt, layers[place] if kind == OWN else f"{layers[place]}, {name}"))
     return panels

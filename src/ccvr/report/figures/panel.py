@@ -37,7 +37,7 @@ Draw = Callable[[Sequence[RunFiles]], list[Panel]]
 def of_each_run(draw: Callable[[RunFiles], list[Panel]]) -> Draw:
     """A figure with panels of every run that has what it takes."""
     return lambda runs: [
-        Panel(panel.figure, panel.alt, " · ".join(filter(None, [run.name if len(runs) > 1 else "", panel.name])))
+        Panel(panel.figure, panel.alt, " · ".join(filter(None, [run.label if len(runs) > 1 else "", panel.name])))
         for run in runs
         for panel in draw(run)
     ]

@@ -61,7 +61,10 @@ def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
     colour, shape = COLOURS[label % len(COLOURS)], SHAPES[label // len(COLOURS) % len(SHAPES)]
     length = np.array([np.ptp(points[:, 0]) / 50_000, 0])
     ends = np.stack([points[chosen], points[chosen] + length], axis=1).reshape(-1, 2)
-    codes = np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2)
     if len(ends):
-        axes.add_patch(PathPatch(Path(ends, codes), fc="none", ec=colour, lw=shape.size, capstyle=shape.cap))
+        path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2))
+        path.should_simplify = False  # lines as short as these would be left out,
+        cloud = PathPatch(path, fc="none", ec=colour, lw=shape.size, capstyle=shape.cap)
+        cloud.set_snap(False)  # and those that are snapped to one pixel, too
+        axes.add_patch(cloud)
     return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)

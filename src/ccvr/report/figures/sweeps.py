@@ -97,7 +97,7 @@ def amounts(run: RunFiles) -> list[Panel]:
     if column is not None and run.algorithm in paper.AMOUNTS:
         theirs = {"none": paper.BEFORE[run.algorithm], **paper.AMOUNTS[run.algorithm]}
         stars(axes, [(places[k], row[column]) for k, row in theirs.items() if k in places])
-        axes.legend()
+        legend(figure, axes)
     axes.set_xticks(list(places.values()), list(places))
     axes.set_xlabel("real samples per class")
     words = ", ".join(f"{amount}: {value:.2f} %" for amount, value in points.items())

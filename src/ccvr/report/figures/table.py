@@ -15,6 +15,8 @@ class Row:
     title: str
     caption: str
     draw: Draw
+    columns: int = 2
+    """Panels side by side on a wide screen."""
 
 
 CLIENTS, TRAINING, CALIBRATION = "The clients", "Training", "Calibration"
@@ -27,6 +29,7 @@ FIGURES = (
         "Who owns what",
         "Training images of each client, by class.",
         of_each_run(clients.label_distribution),
+        columns=3,
     ),
     Row(
         "client-norms",
@@ -66,6 +69,7 @@ FIGURES = (
         "On the test set; in brackets the gain over the trained head, in points. The dotted line is the trained head. "
         "Of more than 30 heads the first are drawn; the table above has all.",
         of_each_run(heads.accuracy),
+        columns=3,
     ),
     Row(
         "recall",
@@ -73,6 +77,7 @@ FIGURES = (
         "Recall of each class",
         "Before calibration and with the head that the run's model has. Classes without test samples are left out.",
         of_each_run(heads.recall),
+        columns=3,
     ),
     Row(
         "mixes",
@@ -81,6 +86,7 @@ FIGURES = (
         "Recalls weighted as each client has the classes: the mean over clients, the 10th percentile, the worst. "
         "Of more than seven heads the first are drawn.",
         of_each_run(heads.client_mixes),
+        columns=3,
     ),
     Row(
         "confusion",
@@ -95,6 +101,7 @@ FIGURES = (
         "Row norms of the global head",
         "Before and after calibration. Uneven norms favour some classes.",
         of_each_run(heads.norms),
+        columns=3,
     ),
     Row(
         "virtual",
@@ -102,6 +109,7 @@ FIGURES = (
         "More virtual features",
         "Calibrations that differ in the number of virtual features alone. Stars: the paper, CIFAR-10.",
         of_each_run(sweeps.virtual_features),
+        columns=3,
     ),
     Row(
         "clients",
@@ -116,6 +124,7 @@ FIGURES = (
         "Calibration with real samples",
         "What raw features of some or all training images would reach. Stars: the paper, CIFAR-10.",
         of_each_run(sweeps.amounts),
+        columns=3,
     ),
     Row(
         "separability",
@@ -137,7 +146,8 @@ FIGURES = (
         INSIDE,
         "Likeness of every two clients",
         "Linear CKA in the first, a middle and the last layer.",
-        of_each_run(likeness.pairs),
+        likeness.pairs,
+        columns=3,
     ),
     Row(
         "tsne",
@@ -146,6 +156,7 @@ FIGURES = (
         "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
         "features are good and the head is not. Of more than 2,000 points every so manyth is drawn.",
         of_each_run(plane.tsne),
+        columns=3,
     ),
     Row(
         "inversion",
