@@ -22,6 +22,7 @@ class TestCores:
             (8, "5000 100000", 1),
             (1, "400000 100000", 1),
             (8, "", 8),
+            (8, "200000 100000 7", 8),
         ],
     )
     def test_a_container_may_have_fewer(
@@ -29,12 +30,33 @@ class TestCores:
     ) -> None:
         if quota is not None:
             (tmp_path / "cpu.max").write_text(quota)
-        monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
         assert cores() == expected
 
+    @pytest.mark.parametrize("level", ["a.slice", "a.slice/run.service"])
+    def test_a_group_within_a_group(self, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "groups" / "a.slice" / "run.service").mkdir(parents=True)
+        (tmp_path / "groups" / level / "cpu.max").write_text("300000 100000\n")
+        (tmp_path / "ours").write_text("0::/a.slice/run.service\n")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path / "groups")
+        monkeypatch.setattr(machine, "OURS", tmp_path / "ours")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        assert cores() == 3
+
+    @pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("150000", 2)])
+    def test_groups_of_the_first_version(
+        self, quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota + "\n")
+        (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        assert cores() == expected
+
     def test_where_nobody_can_say(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
         monkeypatch.setattr(os, "cpu_count", lambda: None)
         assert cores() == 1

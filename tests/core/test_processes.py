@@ -1,5 +1,6 @@
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -39,6 +40,21 @@ def test_those_that_can_be_read_and_those_that_are_closed() -> None:
     assert readable([one, two], 60.0) == [one, two]
 
 
+class Foreign:
+    """A pipe of another make, as on Windows, where there is no poll either."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self.fileno = pipe.fileno
+
+
+def test_it_knows_pipes_of_any_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "poll")
+    ours, theirs = multiprocessing.Pipe()
+    foreign = Foreign(ours)
+    send(theirs, 1)
+    assert readable([foreign], 60.0) == [foreign]  # type: ignore[list-item]
+
+
 def test_it_waits_for_the_first() -> None:
     ours, theirs = multiprocessing.Pipe()
     threading.Timer(0.2, send, (theirs, 1)).start()
@@ -74,14 +90,16 @@ class TestLimit:
 
 
 STARTS = """
-import multiprocessing, os, signal, time
+import multiprocessing, os, signal, threading, time
 from ccvr.core.processes import bare_start
 signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=time.sleep, args=(3.0,), daemon=True).start()  # which the signal may be given to
 try:
     with bare_start():
         child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(1.0,))
         child.start()
         os.killpg(0, signal.SIGINT)  # while the child imports, if it could be
+        time.sleep(0.2)
         print("held back", flush=True)
 except KeyboardInterrupt:
     print("heard")

@@ -46,6 +46,16 @@ def test_the_time_left_is_told_by_the_last_five_rounds_however_long_they_are(ter
     assert "1:34 h left" in out.getvalue()  # 94 rounds of a minute
 
 
+def test_a_narrow_window_keeps_what_matters() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, color_system=None, legacy_windows=False)
+    with RunProgress(console, quiet=False) as progress:
+        progress.begin(0, 100)
+        progress.round(12, 100, accuracy=51.23, loss=1.234, samples=500_000, seconds=40.0)
+    for fact in ("12/100", "58:40 min left", "accuracy 51.23 %", "12,500 samples"):
+        assert fact in out.getvalue(), fact
+
+
 def test_a_resumed_run_says_so() -> None:
     assert show(terminal=False, done=2).splitlines() == [
         "resuming after round 2 of 3",
@@ -70,7 +80,7 @@ def test_bars_on_a_terminal() -> None:
     shown = show(terminal=True)
     assert "━" in shown
     assert "3/3" in shown
-    assert "accuracy 53.00 %  loss 0.333  1,500 samples/s" in shown
+    assert "0 s left  accuracy 53.00 %  1,500 samples/s  loss 0.333" in shown
     assert "round 3/3" not in shown
     assert "ccvr: [bold]accuracy[/bold] 60.00 %" in shown
 

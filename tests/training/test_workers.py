@@ -51,21 +51,29 @@ def many_clients(sizes, *, augment=False, side=8):
 class Awkward(nn.Module):
     """Batch normalisation and dropout, and a mind of its own about some batches."""
 
-    def __init__(self, *, raises=False, sleeps=0.0, grows=False, weight=0):
+    def __init__(self, *, raises=False, sleeps=0.0, grows=False, fills=False, weight=0):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.4))
         self.head = nn.Linear(5, 3)
         self.raises, self.sleeps, self.grows = raises, sleeps, grows
+        self.fills = fills
         self.register_buffer("ballast", torch.zeros(weight))
+        self.register_buffer("late", None)
+        self.register_buffer("drift", torch.zeros(5), persistent=False)
 
     def forward(self, x):
         if self.training and self.raises:
             raise ValueError("no mood for this\nand none for that")
         if self.training and self.grows:
             self.body = copy.deepcopy(self.body)
+        if self.training and self.fills and len(x) == 3:
+            self.late = torch.ones(2)
         if self.training and self.sleeps:
             time.sleep(self.sleeps)
-        return self.head(self.body(x))
+        z = self.body(x)
+        if self.training:
+            self.drift = 0.9 * self.drift + 0.1 * z.detach().mean(0)
+        return self.head(z - self.drift)
 
 
 def awkward_model(**how):
@@ -265,7 +273,20 @@ def test_a_model_that_puts_other_modules_in_is_not_trained_in_part(number, tmp_p
     with (
         pytest.raises(
             TrainingError,
-            match=r"^the model has other modules after its first steps: backbone\.model\.body\.1\.bias",
+            match=r"^the model has other tensors after client [01] trained in round 1: backbone\.model\.body\.1",
+        ),
+        pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
+    ):
+        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_buffer_that_only_some_clients_have_is_one_line(number, tmp_path):
+    clients, spec = many_clients((8, 7)), replace(SPEC, client_fraction=1.0)  # batches of 4 and 4, of 4 and 3
+    model = partial(awkward_model, fills=True)
+    with (
+        pytest.raises(
+            TrainingError, match=r"^the model has other tensors after client 1 trained in round 1: .*late is"
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):

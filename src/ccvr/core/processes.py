@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,15 +23,31 @@ def bare_start() -> Iterator[None]:
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
-        with _without_interrupts() if hasattr(signal, "pthread_sigmask") else nullcontext():
+        with _heard_later(), _masked() if hasattr(signal, "pthread_sigmask") else nullcontext():
             yield
     finally:
         sys.modules["__main__"] = main
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until the block ends; processes that start in it never get it."""
+def _heard_later() -> Iterator[None]:
+    """Hold Ctrl-C back until the block ends, whichever thread gets it; only the main thread can."""
+    before, heard = signal.getsignal(signal.SIGINT), list[int]()
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _masked() -> Iterator[None]:
+    """Processes that start in this block never get Ctrl-C: they inherit the mask."""
     resource_tracker.ensure_running()  # which would let it through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -52,7 +69,8 @@ def receive(pipe: Connection) -> Any:
 def readable(pipes: Sequence[Connection], seconds: float) -> list[Connection]:
     """Those that can be read, or have been closed, as soon as there is one."""
     if not hasattr(select, "poll"):
-        return [pipe for pipe in wait(pipes, seconds) if isinstance(pipe, Connection)]
+        ready = wait(pipes, seconds)
+        return [pipe for pipe in pipes if pipe in ready]
     poll = select.poll()  # without what selectors does around it
     for pipe in pipes:
         poll.register(pipe.fileno(), select.POLLIN)
@@ -80,6 +98,8 @@ def ending(code: int | None) -> str:
 def end_with_parent() -> None:
     """Wait until the parent is no more, and end this process: for a thread of a child that is at work."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    if parent is None:
+        return
+    while parent.is_alive() and os.getppid() == parent.pid:  # it seems alive as long as a fork of it is
+        parent.join(1.0)
+    os._exit(1)

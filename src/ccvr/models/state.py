@@ -18,13 +18,18 @@ class Scratch(Generic[Model]):
     def __init__(self, model: Model) -> None:
         self.model = model
         self._looked = False
+        self._passing: list[tuple[Place, Tensor]] = []
         self._parameters: dict[str, Place] = {}
         self._buffers: dict[str, Place] = {}
         for path, module in model.named_modules(remove_duplicate=False):
-            prefix = f"{path}." if path else ""
-            passing = module._non_persistent_buffers_set
-            self._parameters |= {prefix + key: (module._parameters, key) for key in module._parameters}
-            self._buffers |= {prefix + key: (module._buffers, key) for key in module._buffers if key not in passing}
+            prefix, passing = f"{path}." if path else "", module._non_persistent_buffers_set
+            for key, _ in module._parameters.items():
+                self._parameters[prefix + key] = (module._parameters, key)
+            for key, tensor in module._buffers.items():
+                if key not in passing:
+                    self._buffers[prefix + key] = (module._buffers, key)
+                elif tensor is not None:
+                    self._passing.append(((module._buffers, key), tensor.detach().clone()))
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters themselves, each once."""
@@ -49,7 +54,7 @@ class Scratch(Generic[Model]):
         return sorted((before.keys() ^ after.keys()) | {name for name, (old, new) in tables.items() if old != new})
 
     def load(self, tensors: Mapping[str, Tensor]) -> Model:
-        """Write every tensor, by its name."""
+        """Write every tensor, by its name; buffers that no state keeps become what they were at first."""
         held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
         there = [name for name, tensor in held.items() if tensor is not None]
         wrong = [name for name in there if tensors[name].shape != held[name].shape]
@@ -58,6 +63,8 @@ class Scratch(Generic[Model]):
             raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
         with torch.no_grad():
             torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
+        for (table, key), first in self._passing:
+            table[key] = first.clone()
         return self.model
 
 

@@ -14,6 +14,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+BESIDE = 28
+"""Width of the bar, the count and the time elapsed."""
 RECENT = 5
 """Rounds from which the time left is told."""
 
@@ -37,11 +39,10 @@ class RunProgress:
         self._task: TaskID | None = None
         if console.is_terminal and not quiet:
             self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=8),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[facts]}"),
                 TimeElapsedColumn(),
+                TextColumn("{task.fields[facts]}"),
                 console=console,
             )
 
@@ -60,19 +61,22 @@ class RunProgress:
         if done:
             self.say(f"resuming after round {done} of {rounds}")
         if self._bar:
-            self._task = self._bar.add_task("rounds", total=rounds, completed=done, facts="")
+            self._task = self._bar.add_task("", total=rounds, completed=done, facts="")
 
     def round(
         self, number: int, rounds: int, *, accuracy: float | None, loss: float, samples: int, seconds: float
     ) -> None:
-        facts = [f"loss {loss:.3f}"] if accuracy is None else [f"accuracy {accuracy:.2f} %", f"loss {loss:.3f}"]
-        facts.append(f"{samples / max(seconds, 1e-9):,.0f} samples/s")
+        score = [] if accuracy is None else [f"accuracy {accuracy:.2f} %"]
+        fit, speed = f"loss {loss:.3f}", f"{samples / max(seconds, 1e-9):,.0f} samples/s"
         self._recent.append(seconds)
         left = f"{duration(statistics.mean(self._recent) * (rounds - number))} left"
         if self._bar and self._task is not None:
-            self._bar.update(self._task, completed=number, facts="  ".join([*facts, left]))
+            facts = [left, *score, speed, fit]
+            while len("  ".join(facts)) > self.console.width - BESIDE and len(facts) > 1:
+                facts.pop()
+            self._bar.update(self._task, completed=number, facts="  ".join(facts))
         else:
-            self.say(f"round {number}/{rounds}  {'  '.join(facts)}  {seconds:.1f} s, {left}")
+            self.say("  ".join([f"round {number}/{rounds}", *score, fit, speed, f"{seconds:.1f} s, {left}"]))
 
     def say(self, line: str) -> None:
         """One line, above the bars where there are any."""

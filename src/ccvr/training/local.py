@@ -1,7 +1,6 @@
 """One client's part of a round: a pure function of the global model, the client's images and its memory."""
 
 import math
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -109,12 +108,12 @@ def train_client(
     with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
         rng = stream(seed, "batches", client=client.id, round=round)
         num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
-    if moved := scratch.moved():
-        raise TrainingError(
-            f"the model has other modules after its first steps: {moved[0]} is not where it was. "
-            "Make all modules when the model is built."
-        )
     parameters, buffers = scratch.parameters(), scratch.buffers()
+    if other := scratch.moved() or sorted(received.model.keys() ^ parameters.keys() ^ buffers.keys()):
+        raise TrainingError(
+            f"the model has other tensors after client {client.id} trained in round {round}: {other[0]} is not what or "
+            "where it was. Make all modules and buffers when the model is built."
+        )
     if not (math.isfinite(loss) and _is_finite(parameters)):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
@@ -177,7 +176,7 @@ def _context(
 
 
 def _on(device: torch.device, tensors: Tensors) -> Tensors:
-    return tensors if device.type == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
+    return dict(tensors) if device.type == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _descend(
@@ -207,7 +206,7 @@ def _descend(
             optimiser.step()
             losses.append(loss.detach())
             num_steps += 1
-    return num_steps, statistics.fmean(torch.stack(losses).tolist())
+    return num_steps, torch.stack(losses).double().mean().item()
 
 
 def _loss(model: SplitModel, images: Tensor, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:

@@ -35,7 +35,7 @@ from ccvr.training.trainer import OneByOne
 
 START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
-LIMIT = float(os.environ.get("CCVR_WORKER_LIMIT", "7200"))
+LIMIT = min(max(float(os.environ.get("CCVR_WORKER_LIMIT", "7200")), 1.0), 1e6)
 """Seconds that may pass without any result, or in the midst of a message."""
 MANY = 8
 """Clients left per worker from which on a worker gets the next one ahead of time."""
@@ -78,37 +78,46 @@ class Workers:
         self._job = (build, spec, seed, memories.folder)
         self._clients, self._number = clients, min(number, len(clients))
         self._workers: list[_Worker] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> "Workers":
         try:
-            self._start(self._share())
+            shared = self._share()
+            self._start()
+            for worker in self._workers:
+                self._send(worker, (shared, *self._job))
             self._await_all_ready()
         except BaseException:
             self.close()
             raise
-        self._folder.cleanup()  # files live on in the workers' mappings: from here on a kill leaves nothing behind
+        self._tidy()  # files live on in the workers' mappings: from here on a kill leaves nothing behind
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def _share(self) -> SharedClients:
-        folder = Path(self._folder.name)
         try:
-            return SharedClients.write(folder, self._clients)
+            self._folder = tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True)
+            return SharedClients.write(Path(self._folder.name), self._clients)
         except OSError as error:
-            raise TrainingError(f"no room for the images in {folder.parent}: {error}. Set TMPDIR.") from error
+            where = Path(self._folder.name).parent if self._folder else "any temporary folder"
+            raise TrainingError(f"no room for the images in {where}: {error}. Set TMPDIR.") from error
 
-    def _start(self, shared: SharedClients) -> None:
+    def _tidy(self) -> None:
+        if self._folder:
+            self._folder.cleanup()
+
+    def _start(self) -> None:
+        """Processes that know nothing yet: what they are started with goes through a pipe that has no limit."""
         context = multiprocessing.get_context("spawn")
         with bare_start():
             for _ in range(self._number):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_work, args=(theirs, shared, *self._job), daemon=True)
+                process = context.Process(target=_work, args=(theirs,), daemon=True)
                 process.start()
                 theirs.close()
-                limit(ours, LIMIT)
+                limit(ours, min(LIMIT, START_LIMIT))
                 self._workers.append(_Worker(process, ours))
 
     def close(self) -> None:
@@ -122,7 +131,7 @@ class Workers:
                 worker.process.kill()
                 worker.process.join()
         self._workers.clear()
-        self._folder.cleanup()  # where mapped files cannot be unlinked, now they can
+        self._tidy()  # where mapped files cannot be unlinked, now they can
 
     def _await_all_ready(self) -> None:
         ends = time.monotonic() + START_LIMIT
@@ -130,6 +139,7 @@ class Workers:
             if not worker.pipe.poll(max(0.0, ends - time.monotonic())):
                 raise TrainingError(f"a worker was not ready after {START_LIMIT:.0f} seconds. Lower --workers.")
             worker.mailbox = Mailbox(*self._receive(worker))
+            limit(worker.pipe, LIMIT)
 
     def train(
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
@@ -216,20 +226,14 @@ def _obituary(worker: _Worker) -> str:
 # --- in a worker ------------------------------------------------------------------------------------------------------
 
 
-def _work(
-    pipe: Connection,
-    shared: SharedClients,
-    build: Callable[[], SplitModel],
-    spec: TrainingSpec,
-    seed: int,
-    memories: Path,
-) -> None:
+def _work(pipe: Connection) -> None:
     """Train what comes through the pipe until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the parent could not keep it from us
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        shared, build, spec, seed, memories = receive(pipe)
         clients, scratch = shared.open(), Scratch(build())
         trainer = OneByOne(scratch, spec, seed, Memories(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
