@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from ccvr.core.errors import CcvrError, TrainingError
+from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.algorithms import local_objectives
@@ -60,11 +60,12 @@ def _naming(client: Client, round: int) -> Iterator[None]:
     except CcvrError:
         raise
     except Exception as error:
-        *_, frame = traceback.extract_tb(error.__traceback__)
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = users_line(error) or f"{last.filename}:{last.lineno}"
         reason = str(error).strip().partition("\n")[0]
         raise TrainingError(
-            f"client {client.id} failed in round {round} "
-            f"({type(error).__name__} in {frame.filename}:{frame.lineno}: {reason}). The run can be resumed."
+            f"client {client.id} failed in round {round} ({type(error).__name__} in {where}: {reason}). "
+            "The run can be resumed."
         ) from error
 
 
