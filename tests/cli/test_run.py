@@ -152,7 +152,7 @@ class TestStopped:
         next(line for line in process.stdout if line.startswith("round 1/40"))
         workers = children_of(process.pid)
         assert len(workers) >= 2
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, "\nstopped. Go on with: ccvr resume mine\n")
         ends = time.monotonic() + 20  # Python's own resource tracker ends a moment after its parent

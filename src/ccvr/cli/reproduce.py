@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import show
 from ccvr.core.errors import RunError, UsageError
-from ccvr.experiment.analyze import Analyzed
+from ccvr.experiment.analyze import Analyzed, LeftOut
 from ccvr.experiment.events import Started
 from ccvr.experiment.reproduction.budget import Budget, parse_duration
 from ccvr.experiment.reproduction.cells import SCALES, Scale
@@ -170,6 +170,8 @@ def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
                     progress.say(f"The budget is spent; {step.left} cells are left. The same command goes on.")
                 case Analyzed():
                     progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
+                case LeftOut():
+                    progress.say(f"{step.name} is left out: {step.reason}")
                 case Started():
                     progress.begin(step.round, step.rounds)
                 case _:

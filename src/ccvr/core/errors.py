@@ -16,6 +16,10 @@ CcvrError
 A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
 """
 
+import sysconfig
+import traceback
+from pathlib import Path
+
 
 class CcvrError(Exception):
     """A user's mistake or a user's broken input; never a bug of ours."""
@@ -63,3 +67,11 @@ class AnalysisError(CcvrError):
 
 class RunError(CcvrError):
     pass
+
+
+def users_line(error: BaseException) -> str | None:
+    """File and line of the user's own code that raised an error; None if only ours and the libraries' took part."""
+    libraries = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None

@@ -1,6 +1,5 @@
 """What a spec would cost, before anything is trained."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import torch
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.calibration.spec import Calibration
 from ccvr.calibration.table import find_calibrator
+from ccvr.core.machine import cores
 from ccvr.data.batches import TrainingImages
 from ccvr.data.catalogue import Extent, extent
 from ccvr.data.images import LabelledImages
@@ -78,11 +78,11 @@ def seconds_per_sample(spec: Spec) -> float:
 
 
 def _cohort(spec: Spec) -> int:
-    return max(1, round(spec.training.client_fraction * spec.partition.num_clients))
+    return spec.training.cohort(spec.partition.num_clients)
 
 
 def _at_once(spec: Spec) -> int:
-    return min(spec.processes(_cohort(spec)), os.cpu_count() or 1)
+    return min(spec.processes(_cohort(spec)), cores())
 
 
 def _model(spec: Spec, size: Extent) -> SplitModel:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingImages, in_order
 from ccvr.data.images import Dataset
 from ccvr.data.partition import Partition
@@ -81,7 +82,8 @@ class LocalEngine:
 
     def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
-        number = self.spec.processes(len(clients))
+        number = self.spec.processes(self.spec.training.cohort(len(clients)))
+        keep_freed_memory()
         if number == 1:
             return nullcontext()
         return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)

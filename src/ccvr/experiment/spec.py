@@ -1,6 +1,6 @@
 """The spec of a run: frozen dataclasses ↔ TOML ↔ command line."""
 
-import os
+import multiprocessing
 import re
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -12,6 +12,7 @@ import tomli_w
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, plain, require_finite
+from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
 from ccvr.training.spec import TrainingSpec
@@ -68,8 +69,9 @@ class Spec:
             raise SpecError(f"workers is {self.workers}; give a number from 1 to 1024.")
 
     def processes(self, num_clients: int) -> int:
-        """How many processes train so many clients; 1 is this one alone, as with CUDA."""
-        return min(self.workers or os.cpu_count() or 1, num_clients) if self.device == "cpu" else 1
+        """How many processes train a round of so many clients; 1 is this one alone, as with CUDA."""
+        alone = self.device != "cpu" or multiprocessing.current_process().daemon  # a daemon may have no children
+        return 1 if alone else min(self.workers or cores(), num_clients)
 
     @property
     def name(self) -> str:

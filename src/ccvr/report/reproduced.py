@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from ccvr.report.comparison import Row
 from ccvr.report.figures import clients, heads, inversion, likeness, plane, sweeps
-from ccvr.report.figures.panel import Panel, lines, of_each_run
+from ccvr.report.figures.panel import Draw, Panel, lines, of_each_run
 from ccvr.report.groups import Spread
 from ccvr.report.palette import AFTER, BEFORE
 from ccvr.report.published import Published
@@ -21,8 +21,9 @@ def of_runs(draw: Callable[[RunFiles], list[Panel]]) -> DrawFigure:
     return lambda runs, _: of_each_run(draw)(list(runs.values()))
 
 
-def cka_means(runs: Runs, _: Sequence[Row]) -> list[Panel]:
-    return likeness.means(list(runs.values()))
+def of_all_runs(draw: Draw) -> DrawFigure:
+    """Panels in which the runs stand together."""
+    return lambda runs, _: draw(list(runs.values()))
 
 
 def norms_at_both_ends(run: RunFiles) -> list[Panel]:
@@ -96,8 +97,8 @@ def _both_curves(rows: Sequence[Row], amounts: Mapping[str, str], x: str) -> lis
 
 
 DRAWS: dict[str, DrawFigure] = {
-    "figure1": of_runs(likeness.pairs),
-    "figure2": cka_means,
+    "figure1": of_all_runs(likeness.pairs),
+    "figure2": of_all_runs(likeness.means),
     "figure3": of_runs(labels_and_norms),
     "figure4": real_samples,
     "figure5": of_runs(plane.tsne),
@@ -106,7 +107,7 @@ DRAWS: dict[str, DrawFigure] = {
     "figure8": reconstructions(1),
     "figure9": reconstructions(3),
     "figure10": of_runs(heads.norms),
-    "figure11": cka_means,
+    "figure11": of_all_runs(likeness.means),
     "figure12": of_runs(norms_at_both_ends),
     "figure13": of_runs(plane.tsne),
     "figure14": virtual_features,

@@ -10,7 +10,7 @@ from ccvr.calibration.spec import UNCALIBRATED, Calibration
 from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageError
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
-from ccvr.experiment.analyze import Analyzed, analyze
+from ccvr.experiment.analyze import Analyzed, LeftOut, analyze
 from ccvr.experiment.bring import bring
 from ccvr.experiment.events import Event, HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
@@ -95,7 +95,7 @@ class OutOfTime:
     left: int
 
 
-Step = Event | Analyzed | JobStarted | JobFailed | OutOfTime
+Step = Event | Analyzed | LeftOut | JobStarted | JobFailed | OutOfTime
 
 
 def chosen_cells(items: Sequence[Item], patterns: Sequence[str]) -> list[str]:
