@@ -6,9 +6,9 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
+from ccvr.cli.engines import go_on
 from ccvr.cli.follow import follow
 from ccvr.core.run import RunFolder
-from ccvr.experiment.pipeline import resume
 
 
 @dataclass(frozen=True)
@@ -23,4 +23,4 @@ class ResumeArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ResumeArguments, argv, prog="ccvr resume")
-    follow(resume(RunFolder.open(arguments.run)), arguments.run, quiet=arguments.quiet)
+    follow(go_on(RunFolder.open(arguments.run)), arguments.run, quiet=arguments.quiet)

@@ -51,13 +51,15 @@ class LocalEngine:
     """Makes a fresh model, here or in another process."""
 
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
+        clients, training, seed = self.clients(), self.spec.training, self.spec.seed
+        with self._trainer(clients, memories) as trainer:
+            yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
+
+    def clients(self) -> list[Client]:
         chosen = self.spec.data.augment
         augment = self.dataset.augment if chosen is None else chosen
         images = TrainingImages.prepare(self.dataset.train, augment=augment)
-        clients = [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
-        training, seed = self.spec.training, self.spec.seed
-        with self._trainer(clients, memories) as trainer:
-            yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
+        return [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
 
     def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""

@@ -1,0 +1,165 @@
+"""Questions to the clients that a grid reaches: answers as they come, a quorum, a time limit, names of the missing."""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from ccvr.core.errors import CcvrError, FederationError
+from ccvr.flower.messages import ERROR, SETTINGS
+
+INTERVAL = 0.2
+"""Seconds between two looks at what has come."""
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""What Flower raises over a message that no honest client sends."""
+FLOWERS_WORDS = {ErrorCode.NODE_UNAVAILABLE: "it is not connected", ErrorCode.CLIENT_APP_CRASHED: "its process died"}
+"""Flower's codes whose own words say less."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients by number, and what is expected of them."""
+
+    grid: Grid
+    nodes: Mapping[int, int]
+    """Flower's node of each client."""
+    quorum: float = 1.0
+    """Part of the clients asked that must answer."""
+    timeout: float = 3600.0
+    """Seconds until nobody is waited for any more."""
+    missing: dict[str, dict[int, str]] = field(default_factory=dict)
+    """By question, who did not answer it, and why."""
+    without_samples: set[int] = field(default_factory=set)
+    """Who answered that it has nothing to send."""
+
+    def ask(
+        self,
+        question: str,
+        message_type: str,
+        contents: Mapping[int, RecordDict],
+        read: Callable[[int, RecordDict], Answer],
+        *,
+        in_order: bool = False,
+    ) -> Iterator[Answer]:
+        """Send each client its content and give what ``read`` makes of the answers, one in memory at a time.
+
+        As they come, or in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer than the
+        quorum is an error, after the last answer.
+        """
+        missing = self.missing[question] = {}
+        for client, answer in self._answers(message_type, contents, in_order=in_order):
+            try:
+                if isinstance(answer, str):
+                    missing[client] = answer
+                else:
+                    _require_no_error(answer)
+                    yield read(client, answer)
+            except CcvrError as error:
+                missing[client] = str(error)
+        needed = math.ceil(self.quorum * len(contents) - 1e-9)
+        answered = len(contents) - len(missing)
+        if answered < needed or not answered:
+            raise FederationError(
+                f"{answered} of {len(contents)} clients answered {question}, where {max(needed, 1)} are needed. "
+                f"Missing: {listed(missing)}. Bring them back and try again, or lower the quorum."
+            )
+
+    def _answers(
+        self, message_type: str, contents: Mapping[int, RecordDict], *, in_order: bool
+    ) -> Iterator[tuple[int, RecordDict | str]]:
+        """Each client with its content, or with the reason why there is none."""
+        waiting: dict[int, str] = {}
+        for client, content in contents.items():
+            message = Message(content, self.nodes[client], message_type, ttl=self.timeout)
+            # One at a time: Flower leaves out what it cannot send, and then nobody knows which.
+            sent = [each for each in self.grid.push_messages([message]) if each]
+            if sent:
+                waiting[client] = sent[0]
+            else:
+                yield client, "the message could not be sent"
+        deadline = time.monotonic() + self.timeout
+        while waiting:
+            is_over = time.monotonic() >= deadline
+            for client in list(waiting)[: 1 if in_order and not is_over else None]:
+                answer = self._pull(waiting[client], deadline)
+                if answer is not None:
+                    del waiting[client]
+                    yield client, answer
+                    break
+            else:
+                if is_over:
+                    break
+                time.sleep(INTERVAL)
+        for client in waiting:
+            yield client, f"no answer within {self.timeout:g} seconds"
+
+    def _pull(self, message_id: str, deadline: float) -> RecordDict | str | None:
+        """The answer to a message, why there is none, or None as long as it may come."""
+        found: list[Message | BaseException] = []
+
+        def look() -> None:
+            try:
+                found.extend(self.grid.pull_messages([message_id]))
+            except BaseException as error:  # Flower's own are none of Exception; the caller raises them again
+                found.append(error)
+
+        # In a thread, because Flower waits for every chunk of an answer that was announced, for two hours.
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        thread.join(max(1.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            return "its answer was still on the way when the time was over"
+        if not found:
+            return None
+        answer = found[0]
+        if isinstance(answer, UNREADABLE):
+            return f"its message cannot be read ({type(answer).__name__})"
+        if isinstance(answer, BaseException):
+            raise answer
+        return _why(answer.error) if answer.has_error() else answer.content
+
+
+def _require_no_error(content: RecordDict) -> None:
+    """A client of ours says in a setting what went wrong."""
+    record = content.config_records.get(SETTINGS)
+    if record is not None and ERROR in record:
+        raise FederationError(str(record[ERROR])[:1000])
+
+
+def _why(error: Error) -> str:
+    """Flower's reason in one line: "<class 'ValueError'>:<'text'>", or Ray's page around it."""
+    if error.code in FLOWERS_WORDS:
+        return FLOWERS_WORDS[error.code]
+    text = re.sub(r"\x1b\[\d*m", "", error.reason or "it failed")
+    text = text.rpartition("occurred. Message: ")[2]
+    text = re.sub(r"^<class '(?:[\w.]*\.)?(\w+)[^>]*>:<'", r"\1: ", text).removesuffix("'>")
+    return text.strip().partition("\n")[0][:300]
+
+
+def listed(missing: Mapping[int, str], most: int = 5) -> str:
+    """Who is missing, and why, in one line."""
+    named = [f"client {client} ({reason.rstrip('.')})" for client, reason in list(missing.items())[:most]]
+    more = [f"and {len(missing) - most} more"] if len(missing) > most else []
+    return ", ".join([*named, *more]) or "nobody"
+
+
+def connected(grid: Grid, number: int, timeout: float) -> list[int]:
+    """Flower's nodes, as soon as there are ``number`` of them."""
+    deadline = time.monotonic() + timeout
+    while len(nodes := list(grid.get_node_ids())) < number:
+        if time.monotonic() >= deadline:
+            raise FederationError(
+                f"{len(nodes)} of {number} clients connected within {timeout:g} seconds. "
+                "Start the missing SuperNodes, or allow more time."
+            )
+        time.sleep(INTERVAL)
+    return sorted(nodes)
