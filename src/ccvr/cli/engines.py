@@ -29,7 +29,5 @@ def _launch() -> Callable[..., Iterator[Event]]:
     try:
         from ccvr.flower.launch import launch  # now: not everybody has Flower
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f'engine is "flower", but {error.name} is not installed: pip install "ccvr[flower]".'
-        ) from error
+        raise UsageError(f'engine is "flower", and {error.name} is missing: pip install "ccvr[flower]".') from error
     return launch

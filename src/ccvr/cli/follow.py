@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from ccvr.core.run import RunFolder
-from ccvr.experiment.events import Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
 
@@ -50,5 +50,8 @@ def show(event: Event, progress: RunProgress) -> None:
             progress.say(f"{event.label}: accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s")
             if event.absent:
                 progress.say(f"{event.label}: no client has samples of {', '.join(event.absent)}")
+        case ClientsMissing():
+            for client, reason in event.clients.items():
+                progress.say(f"{event.question}: client {client} is missing ({reason})")
         case Finished():
             pass

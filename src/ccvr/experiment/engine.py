@@ -38,6 +38,9 @@ class Engine(Protocol):
     def score(self, model: SplitModel) -> Iterator[ClassCounts]:
         """Each client's counts on its held-out part."""
 
+    def missing(self) -> dict[str, dict[int, str]]:
+        """By what was asked, the clients that did not answer, and why."""
+
 
 @dataclass(frozen=True)
 class LocalEngine:
@@ -93,3 +96,6 @@ class LocalEngine:
     def score(self, model: SplitModel) -> Iterator[ClassCounts]:
         for shard in self.held_out.shards:
             yield score(model, in_order(self.dataset.train, shard), self.dataset.num_classes)
+
+    def missing(self) -> dict[str, dict[int, str]]:
+        return {}  # a client that fails here ends the run

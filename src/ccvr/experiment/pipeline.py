@@ -17,7 +17,7 @@ from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine
-from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.events import ClientsMissing, Event, Finished
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
@@ -77,12 +77,25 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
     model = setup.fresh_model()
     results = empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
-    yield from train(setup, engine, model, folder)
+    yield from _naming_the_missing(train(setup, engine, model, folder), engine)
     yield score_trained(results, setup, engine, model, folder)
-    yield from fit_all(results, calibrations, setup, engine, model, folder)
+    yield from _naming_the_missing(fit_all(results, calibrations, setup, engine, model, folder), engine)
+    if missing := engine.missing():
+        results["missing"] = missing
     wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, setup, engine, model, folder)
     yield Finished(results)
+
+
+def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
+    """The same events, and in front of one whose question some clients did not answer, who they are."""
+    told = set(engine.missing())
+    for event in events:
+        for question, clients in engine.missing().items():
+            if question not in told:
+                told.add(question)
+                yield ClientsMissing(question, {str(client): reason for client, reason in clients.items()})
+        yield event
 
 
 def _require_held_out(label: str, spec: Spec) -> None:

@@ -15,10 +15,9 @@ from ccvr.data.batches import in_order
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import from_toml
 from ccvr.flower.client import answering
-from ccvr.flower.engine import HELLO
 from ccvr.flower.messages import blob_of, pack, setting_of
 from ccvr.flower.node_state import NodeMemories
-from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
+from ccvr.flower.questions import HELLO, SCORES, STATISTICS, answer_scores, answer_statistics
 from ccvr.flower.results import result_bytes, sent_from_bytes
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch

@@ -6,7 +6,6 @@ from functools import cached_property
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
-from flwr.superlink.grid import InMemoryGrid
 from torch import Tensor
 
 from ccvr.calibration.methods import parse_calibrations
@@ -17,7 +16,7 @@ from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.federation import Federation, connected
 from ccvr.flower.messages import blob_of, pack, setting_of
-from ccvr.flower.questions import ask_scores, ask_statistics, expected, state_bytes
+from ccvr.flower.questions import HELLO, ask_scores, ask_statistics, expected, state_bytes
 from ccvr.flower.results import result_from_bytes, sent_bytes
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
@@ -27,10 +26,6 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.local import Client, GlobalState, LocalResult
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, federate
-
-HELLO = "ccvr_hello"
-"""Flower's name for the query that asks which client a node is."""
-
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
 
@@ -51,10 +46,10 @@ class FlowerEngine:
     """Whether all clients are on this machine, and so is their data."""
 
     @classmethod
-    def connect(cls, grid: Grid, setup: Setup) -> "FlowerEngine":
+    def connect(cls, grid: Grid, setup: Setup, *, simulated: bool = False) -> "FlowerEngine":
         """Wait for the nodes and ask each which client it is."""
         spec, number = setup.spec.flower, len(setup.kept)
-        if not isinstance(grid, InMemoryGrid):
+        if not simulated:
             require_no_oracles(setup.spec)
         nodes = connected(grid, number, spec.timeout)
         everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), number / len(nodes), spec.timeout)
@@ -71,7 +66,7 @@ class FlowerEngine:
                 f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
             )
         federation = Federation(grid, {k: clients[k] for k in range(number)}, spec.quorum, spec.timeout)
-        return cls(setup, federation, isinstance(grid, InMemoryGrid))
+        return cls(setup, federation, simulated)
 
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
         images = TrainingImages.prepare(self.setup.dataset.train, augment=False)  # nobody trains here
@@ -106,6 +101,9 @@ class FlowerEngine:
         heads, number = {"head": model.head}, self.setup.dataset.num_classes
         for counts in ask_scores(self.federation, self._state(model), "head", heads, number, spec=self._spec):
             yield counts["head"]
+
+    def missing(self) -> dict[str, dict[int, str]]:
+        return {question: clients for question, clients in self.federation.missing.items() if clients}
 
     def _state(self, model: SplitModel) -> bytes:
         """The tensors of the trained model, which a client builds anew: its head is sent by itself where it matters."""

@@ -17,6 +17,8 @@ from ccvr.flower.messages import ERROR, SETTINGS
 
 INTERVAL = 0.2
 """Seconds between two looks at what has come."""
+PATIENCE = 60.0
+"""Seconds that the others wait while one answer arrives; as long may what is on its way when the time is over."""
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 """What Flower raises over a message that no honest client sends."""
 FLOWERS_WORDS = {ErrorCode.NODE_UNAVAILABLE: "it is not connected", ErrorCode.CLIENT_APP_CRASHED: "its process died"}
@@ -87,45 +89,57 @@ class Federation:
             else:
                 yield client, "the message could not be sent"
         deadline = time.monotonic() + self.timeout
+        pulls: dict[int, _Pull] = {}
         while waiting:
-            is_over = time.monotonic() >= deadline
+            is_over, came = time.monotonic() >= deadline, False
             for client in list(waiting)[: 1 if in_order and not is_over else None]:
-                answer = self._pull(waiting[client], deadline)
-                if answer is not None:
-                    del waiting[client]
-                    yield client, answer
-                    break
-            else:
-                if is_over:
-                    break
+                pull = pulls.get(client) or pulls.setdefault(client, _Pull(self.grid, waiting[client]))
+                if pull.ends_within(min(PATIENCE, deadline + PATIENCE - time.monotonic())):
+                    del pulls[client]
+                    if (answer := pull.answer()) is not None:
+                        del waiting[client]
+                        yield client, answer
+                        came = True
+            if is_over and not (pulls and time.monotonic() < deadline + PATIENCE):
+                break
+            if not came:
                 time.sleep(INTERVAL)
         for client in waiting:
-            yield client, f"no answer within {self.timeout:g} seconds"
+            on_its_way = "its answer was still on the way when the time was over"
+            yield client, on_its_way if client in pulls else f"no answer within {self.timeout:g} seconds"
 
-    def _pull(self, message_id: str, deadline: float) -> RecordDict | str | None:
-        """The answer to a message, why there is none, or None as long as it may come."""
-        found: list[Message | BaseException] = []
 
-        def look() -> None:
-            try:
-                found.extend(self.grid.pull_messages([message_id]))
-            except BaseException as error:  # Flower's own are none of Exception; the caller raises them again
-                found.append(error)
+class _Pull:
+    """A look at whether a message is answered, in a thread: Flower waits two hours for the chunks of an answer."""
 
-        # In a thread, because Flower waits for every chunk of an answer that was announced, for two hours.
-        thread = threading.Thread(target=look, daemon=True)
-        thread.start()
-        thread.join(max(1.0, deadline - time.monotonic()))
-        if thread.is_alive():
-            return "its answer was still on the way when the time was over"
-        if not found:
+    def __init__(self, grid: Grid, message_id: str) -> None:
+        self._found: list[Message | BaseException] = []
+        self._thread = threading.Thread(target=self._look, args=(grid, message_id), daemon=True)
+        self._thread.start()
+        self._is_new = True
+
+    def _look(self, grid: Grid, message_id: str) -> None:
+        try:
+            self._found.extend(grid.pull_messages([message_id]))
+        except BaseException as error:  # some of Flower's are no Exception; whoever asks for the answer raises them
+            self._found.append(error)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the look is over; the first time that is waited for, then the others have their turn."""
+        self._thread.join(max(0.0, seconds) if self._is_new else 0.0)
+        self._is_new = False
+        return not self._thread.is_alive()
+
+    def answer(self) -> RecordDict | str | None:
+        """The answer, or why there is none; None as long as it may come."""
+        if not self._found:
             return None
-        answer = found[0]
-        if isinstance(answer, UNREADABLE):
-            return f"its message cannot be read ({type(answer).__name__})"
-        if isinstance(answer, BaseException):
-            raise answer
-        return _why(answer.error) if answer.has_error() else answer.content
+        found = self._found[0]
+        if isinstance(found, UNREADABLE):
+            return f"its message cannot be read ({type(found).__name__})"
+        if isinstance(found, BaseException):
+            raise found
+        return _why(found.error) if found.has_error() else found.content
 
 
 def _require_no_error(content: RecordDict) -> None:
@@ -145,7 +159,7 @@ def _why(error: Error) -> str:
     return text.strip().partition("\n")[0][:300]
 
 
-def listed(missing: Mapping[int, str], most: int = 5) -> str:
+def listed(missing: Mapping[int, str] | Mapping[str, str], most: int = 5) -> str:
     """Who is missing, and why, in one line."""
     named = [f"client {client} ({reason.rstrip('.')})" for client, reason in list(missing.items())[:most]]
     more = [f"and {len(missing) - most} more"] if len(missing) > most else []

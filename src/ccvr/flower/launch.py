@@ -85,8 +85,8 @@ def _environment(**more: str) -> dict[str, str]:
 def simulation(num_clients: int, processes: int) -> Iterator[Link]:
     """A SuperLink of our own, here, that simulates clients; it ends with the block, and leaves nothing behind."""
     with tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True) as home:
-        environment = _environment(FLWR_HOME=home)
-        port = _free_port()
+        environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
+        port = free_port()
         settings = {"superlink": {"ccvr": {"address": f"127.0.0.1:{port}", "insecure": True}}}
         Path(home, "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
         command = [
@@ -162,7 +162,7 @@ def _program(name: str) -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

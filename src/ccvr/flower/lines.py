@@ -3,13 +3,15 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.experiment.events import Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
+from ccvr.flower.federation import listed
 
 MARK = "ccvr: "
 """Begins our lines among Flower's."""
-EVENTS: dict[str, type[Event]] = {each.__name__: each for each in (Started, RoundDone, HeadScored, Finished)}
+EVENTS: dict[str, type[Event]] = {each.__name__: each for each in get_args(Event)}
 
 
 def as_json(what: Event | CcvrError) -> str:
@@ -39,6 +41,8 @@ def in_words(what: Event | CcvrError, path: Path) -> str:
             return f"round {what.round}/{what.rounds}: {score}loss {what.loss:.3f}, {what.seconds:.1f} s"
         case HeadScored():
             return f"{what.label}: accuracy {what.accuracy:.2f} %"
+        case ClientsMissing():
+            return f"{what.question}: missing {listed(what.clients)}"
         case Finished():
             return f"finished, see it with: ccvr show {path.absolute()}"
         case CcvrError():

@@ -22,8 +22,8 @@ from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tenso
 from ccvr.statistics.collect import Batches, Request, collect
 from ccvr.statistics.moments import ClassStatistics
 
-STATISTICS, SCORES = "ccvr_statistics", "ccvr_scores"
-"""Flower's names for the two queries."""
+HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
+"""Flower's names for the queries; the first asks a node which client it is."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
 
 from ccvr.core.errors import CcvrError
 from ccvr.core.fields import build, plain
@@ -37,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
 
     def engine(setup: Setup) -> FlowerEngine:
-        return FlowerEngine.connect(grid, setup)
+        return FlowerEngine.connect(grid, setup, simulated=isinstance(grid, InMemoryGrid))
 
     def say(what: Event | CcvrError) -> None:
         print(MARK + (as_json(what) if config["events"] else in_words(what, path)), flush=True)

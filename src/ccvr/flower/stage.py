@@ -77,46 +77,55 @@ def calibrate(
     ``num_clients`` are waited for, then all that are connected are asked; at least the ``quorum``, a part of them, must
     answer within ``timeout`` seconds. With ``validate`` the clients' held-out parts decide whether the new head stays.
     """
-    inputs = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
-    inputs = inputs.to(next(model.parameters()).device)
-    path = find_head(model, inputs, head)
     nodes = connected(grid, num_clients, timeout)
     federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout)
-    state = state_bytes(model.state_dict())
-
-    def merged(request: Request) -> ClassStatistics:
-        like = expected(model, inputs, path, request)
-        return merge(ask_statistics(federation, state, request, like))
-
-    best = (BEST_WITH_TAPS if taps else BEST).get(kind, kind)  # an unknown kind is an error below
-    base = CalibrationOptions(kind=kind if method is None else "", taps=taps, min_count=min_count)
-    chosen = parse_calibration(method or best, base)
+    stage = _Stage(federation, model, _pair(model, example), head)
+    options = CalibrationOptions(kind="" if method else kind, taps=taps, min_count=min_count)
+    chosen = parse_calibration(method or (BEST_WITH_TAPS if taps else BEST).get(kind, kind), options)
     row = find_calibrator(chosen.method)
     if row.raw:
         raise CalibrationError(f"{chosen.method} needs raw features, which no client of a federation sends.")
-    statistics = gather(row, chosen.options, merged, seed=seed)
+    statistics = gather(row, chosen.options, stage.merged, seed=seed)
     if method is None:
         chosen = parse_calibration(best_method(statistics), chosen.options)
     trained = require_match(model, statistics)
     rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
     fitted = row.fit(trained, statistics, chosen.options, rng=rng)
     note_absent(statistics)
-    selection = None
-    if validate:
-        heads = {UNCALIBRATED: trained, chosen.label: fitted}
-        selection = select(heads, ask_scores(federation, state, path, heads, len(trained.weight)))
-    missing = {client: reason for silent in federation.missing.values() for client, reason in silent.items()}
+    selection = stage.choose({UNCALIBRATED: trained, chosen.label: fitted}) if validate else None
     keeps = selection is not None and selection.name == UNCALIBRATED
     return Calibrated(
-        model if keeps else _under(model, path, fitted),
+        model if keeps else stage.under(fitted),
         UNCALIBRATED if keeps else chosen.method,
         statistics,
-        missing,
+        {client: reason for silent in federation.missing.values() for client, reason in silent.items()},
         tuple(sorted(federation.without_samples)),
         selection,
     )
 
 
-def _under(model: nn.Module, path: str, fitted: Head) -> nn.Module:
-    weight = next(model.get_submodule(path).parameters())
-    return under_new_head(model, path, fitted.to(weight.device, weight.dtype))
+def _pair(model: nn.Module, example: Tensor) -> Tensor:
+    """Two inputs where the model is: what a model does with one may be no batch."""
+    pair = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
+    return pair.to(next(model.parameters()).device)
+
+
+class _Stage:
+    """One model and the clients that are asked about it."""
+
+    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, head: str) -> None:
+        self.federation, self.model, self.example = federation, model, example
+        self.path = find_head(model, example, head)
+        self.state = state_bytes(model.state_dict())
+
+    def merged(self, request: Request) -> ClassStatistics:
+        like = expected(self.model, self.example, self.path, request)
+        return merge(ask_statistics(self.federation, self.state, request, like))
+
+    def choose(self, heads: dict[str, Head]) -> Selection[Head]:
+        num_classes = len(heads[UNCALIBRATED].weight)
+        return select(heads, ask_scores(self.federation, self.state, self.path, heads, num_classes))
+
+    def under(self, head: Head) -> nn.Module:
+        weight = next(self.model.get_submodule(self.path).parameters())
+        return under_new_head(self.model, self.path, head.to(weight.device, weight.dtype))
