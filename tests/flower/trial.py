@@ -1,8 +1,8 @@
 """An app for tests: stages and runs, one after the other, over a real Flower, with clients that fail on demand.
 
-The test leaves ``cases.json`` in a folder; what came of each case is in NAME.json of the same folder. A case has a name,
-``faults`` {client: [message type, what it does]}, and either ``stage`` (arguments of ccvr.flower.calibrate) or ``run``
-(a spec as TOML).
+The test leaves ``cases.json`` in a folder; what came of each case is in NAME.json of the same folder. A case has a
+name, ``faults`` {client: [message type, what it does]}, and either ``stage`` (arguments of ccvr.flower.calibrate) or
+``run`` (a spec as TOML).
 """
 
 import json

@@ -21,7 +21,12 @@ PATIENCE = 60.0
 """Seconds that the others wait while one answer arrives; as long may what is on its way when the time is over."""
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 """What Flower raises over a message that no honest client sends."""
-FLOWERS_WORDS = {ErrorCode.NODE_UNAVAILABLE: "it is not connected", ErrorCode.CLIENT_APP_CRASHED: "its process died"}
+FLOWERS_WORDS = {
+    ErrorCode.NODE_UNAVAILABLE: "it is not connected",
+    ErrorCode.CLIENT_APP_CRASHED: "its process died",
+    ErrorCode.MESSAGE_UNAVAILABLE: "its answer did not arrive whole",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
+}
 """Flower's codes whose own words say less."""
 
 Answer = TypeVar("Answer")
@@ -81,7 +86,8 @@ class Federation:
         """Each client with its content, or with the reason why there is none."""
         waiting: dict[int, str] = {}
         for client, content in contents.items():
-            message = Message(content, self.nodes[client], message_type, ttl=self.timeout)
+            # It lives a little longer, so that what is on its way when the time is over can still arrive.
+            message = Message(content, self.nodes[client], message_type, ttl=self.timeout + 2 * PATIENCE)
             # One at a time: Flower leaves out what it cannot send, and then nobody knows which.
             sent = [each for each in self.grid.push_messages([message]) if each]
             if sent:

@@ -60,10 +60,10 @@ def spec_of(config: Mapping[str, Any]) -> Spec:
     text = str(config["spec"])
     fields = plain(from_toml(text) if "=" in text else find_spec(text))
     for name, value in config.items():
-        if name not in OWN:
+        if name not in OWN and value != "":
             *sections, last = name.replace("-", "_").split(".")
             table = fields
             for section in sections:
                 table = table.setdefault(section, {})
-            table[last] = value
+            table[last] = value.split() if isinstance(table.get(last), list) else value
     return replace(build(Spec, fields), engine="flower")
