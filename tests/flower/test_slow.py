@@ -1,4 +1,4 @@
-"""On Flower, what takes minutes: large statistics, an insecure deployment, a restart, processes that die, the README."""
+"""What takes minutes on Flower: large statistics, no TLS, a restart, processes that die, the README."""
 
 import json
 import os
@@ -69,9 +69,7 @@ def test_clients_that_die_or_never_answer(deployment, tmp_path):
         assert len(found[name]["missing"]) == 1
         assert_head(found[name], others)
     assert found["training"]["error"] == "FederationError"
-    assert re.match(
-        r"2 of 3 clients answered round 1, where 3 are needed. Missing: client 2 \(", found["training"]["text"]
-    )
+    assert re.match(r"2 of 3 clients answered round 1, .* Missing: client 2 \(", found["training"]["text"])
     assert "\n" not in found["training"]["text"]
 
 
