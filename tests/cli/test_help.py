@@ -11,7 +11,17 @@ from ccvr.experiment.presets import PRESETS
 from tests.cli.conftest import Command, Launch
 
 OPTIONS = {
-    "run": ["--out", "--overwrite", "--dry-run", "--quiet", "--seed", "--training.rounds", "--calibration.methods"],
+    "run": [
+        "--out",
+        "--overwrite",
+        "--dry-run",
+        "--quiet",
+        "--seed",
+        "--training.rounds",
+        "--calibration.methods",
+        "--engine",
+        "--flower.superlink",
+    ],
     "resume": ["The run folder", "--quiet"],
     "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],
     "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],

@@ -22,10 +22,10 @@ def as_json(what: Event | CcvrError) -> str:
 
 def event_of(line: str) -> Event | None:
     """The event in a line of ours, None for Flower's; an error is raised."""
-    _, found, text = line.rstrip("\n").partition(MARK)
+    _, found, text = line.partition(MARK)
     if not found:
         return None
-    fields = json.loads(text)
+    fields, _ = json.JSONDecoder().raw_decode(text)
     if "error" in fields:
         kinds = {kind.__name__: kind for kind in CcvrError.__subclasses__()}
         raise kinds.get(fields["error"], FederationError)(fields["text"])

@@ -41,7 +41,9 @@ def main(grid: Grid, context: Context) -> None:
         return FlowerEngine.connect(grid, setup, simulated=isinstance(grid, InMemoryGrid))
 
     def say(what: Event | CcvrError) -> None:
-        print(MARK + (as_json(what) if config["events"] else in_words(what, path)), flush=True)
+        # In one piece: Flower's own threads write to the same log.
+        sys.stdout.write(f"{MARK}{as_json(what) if config['events'] else in_words(what, path)}\n")
+        sys.stdout.flush()
 
     try:
         if config["resume"]:
