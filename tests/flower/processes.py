@@ -42,7 +42,21 @@ def flwr(link: Link, *arguments: str | Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def run_app(link: Link, app: Path, folder: Path, **config: Any) -> str:
+def command(environment: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`ccvr …` until it ends."""
+    started = start_command(environment, *arguments)
+    out, err = started.communicate(timeout=LIMIT)
+    return subprocess.CompletedProcess(started.args, started.returncode, out, err)
+
+
+def start_command(environment: dict[str, str], *arguments: str | Path) -> subprocess.Popen[str]:
+    """`ccvr …` in a process of its own, which heeds Ctrl-C even where this one does not."""
+    code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv[0] = 'ccvr'; "
+    call = [sys.executable, "-c", f"{code}from ccvr.cli.main import main; main()", *map(str, arguments)]
+    return subprocess.Popen(call, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_app(link: Link, app: Path, folder: Path, /, **config: Any) -> str:
     """`flwr run` until the app has ended; its log."""
     file = folder / "config.toml"
     file.write_text(tomli_w.dumps(config))

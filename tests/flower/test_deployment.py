@@ -1,8 +1,6 @@
 """On a real federation over TLS, started once: one SuperLink, two SuperNodes, a process for each message."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -12,11 +10,11 @@ from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import FlowerSpec, to_toml
 from ccvr.training.checkpoint import read_checkpoint
-from tests.flower.processes import LIMIT, deployed, try_cases
+from tests.flower.processes import command, deployed, try_cases
 from tests.flower.test_engine import TINY, furthest
 from tests.flower.test_simulation import QUERY, assert_head
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower-deployment")]
+pytestmark = pytest.mark.flower
 
 TWO = replace(TINY, partition=PartitionSpec(num_clients=2, alpha=0.5))
 
@@ -27,23 +25,10 @@ def deployment(tmp_path_factory):
         yield deployment
 
 
-def command(deployment, *arguments):
-    """`ccvr …` in a process of its own."""
-    call = "import sys; sys.argv[0] = 'ccvr'; from ccvr.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", call, *map(str, arguments)],
-        env=deployment.link.environment,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-
-
 def test_a_run_equals_one_in_this_process(deployment, tmp_path):
     spec = replace(TWO, engine="flower", flower=FlowerSpec(superlink="loopback"))
     (tmp_path / "spec.toml").write_text(to_toml(spec))
-    done = command(deployment, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
+    done = command(deployment.link.environment, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "round 2/2" in done.stdout
     here = run(TWO, tmp_path / "here")
@@ -71,7 +56,7 @@ def test_the_stage_and_a_client_that_lies(deployment, tmp_path):
 
 def test_a_superlink_that_nobody_knows(deployment, tmp_path):
     done = command(
-        deployment,
+        deployment.link.environment,
         "run",
         "--engine",
         "flower",

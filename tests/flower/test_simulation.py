@@ -14,11 +14,11 @@ from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import to_toml
 from ccvr.flower.launch import simulation
 from ccvr.training.checkpoint import read_checkpoint
-from tests.flower.processes import PATH, ROOT, await_nobody, run_app, try_cases
+from tests.flower.processes import PATH, ROOT, await_nobody, command, environment, run_app, try_cases
 from tests.flower.small import batches_of, small_model
-from tests.flower.test_engine import ALGORITHMS, furthest, with_training
+from tests.flower.test_engine import ALGORITHMS, TINY, furthest, with_training
 
-pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("flower-simulation")]
+pytestmark = pytest.mark.flower
 
 QUERY = "query.ccvr_statistics"
 SIX = {name: with_training(**ALGORITHMS[name]) for name in ALGORITHMS if name != "some"}
@@ -116,6 +116,22 @@ def test_fewer_than_the_quorum(trial):
     assert "1 of 3 clients answered the query for pooled statistics, where 3 are needed" in found["text"]
     assert found["text"].count("client ") == 2
     assert "\n" not in found["text"]
+
+
+def test_the_command_simulates(tmp_path):
+    """`ccvr run --engine flower`: its own SuperLink, its own Ray, and nothing of them afterwards."""
+    (tmp_path / "spec.toml").write_text(to_toml(replace(TINY, engine="flower")))
+    done = command(
+        environment(tmp_path, TMPDIR=str(tmp_path)), "run", tmp_path / "spec.toml", "--out", tmp_path / "run"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    here = run(TINY, tmp_path / "here")
+    states = [read_checkpoint(RunFolder(tmp_path / each).checkpoint(2)) for each in ("run", "here")]
+    assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
+    assert "round 2/2" in done.stdout
+    assert f"{here['accuracy']['lda']:.2f}" in done.stdout
+    await_nobody(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"spec.toml", "run", "here"}
 
 
 def test_the_quickstart(link, tmp_path):

@@ -17,12 +17,23 @@ from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import FlowerSpec, to_toml
 from ccvr.flower.launch import free_port, simulation
 from ccvr.training.checkpoint import read_checkpoint
-from tests.flower.processes import LIMIT, PATH, ROOT, alive, await_nobody, deployed, environment, try_cases
-from tests.flower.test_deployment import TWO, command
+from tests.flower.processes import (
+    LIMIT,
+    PATH,
+    ROOT,
+    alive,
+    await_nobody,
+    command,
+    deployed,
+    environment,
+    start_command,
+    try_cases,
+)
+from tests.flower.test_deployment import TWO
 from tests.flower.test_engine import furthest
 from tests.flower.test_simulation import QUERY, assert_head
 
-pytestmark = [pytest.mark.flower_slow, pytest.mark.xdist_group("flower-slow")]
+pytestmark = pytest.mark.flower_slow
 
 LARGE = {"large": True, "stage": {"method": "ncm,kind=full", "quorum": 1.0, "num_clients": 3, "timeout": LIMIT}}
 ALL = 3 * 12 * 100
@@ -94,15 +105,9 @@ def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
     spec = replace(TWO, engine="flower", flower=FlowerSpec(superlink="loopback"))
     (tmp_path / "spec.toml").write_text(to_toml(spec))
     folder = RunFolder(tmp_path / "run")
-    call = "import sys; sys.argv[0] = 'ccvr'; from ccvr.cli.main import main; main()"
     with deployed(tmp_path) as deployment:
-        process = subprocess.Popen(
-            [sys.executable, "-c", call, "run", str(tmp_path / "spec.toml"), "--out", str(folder.path)],
-            env=deployment.link.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        call = "run", tmp_path / "spec.toml", "--out", folder.path
+        process = start_command(deployment.link.environment, *call)
         await_file(folder.head("uncalibrated"))
         deployment.link_process.kill()
         deployment.link_process.wait()
@@ -112,7 +117,7 @@ def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
         assert read_checkpoint(folder.checkpoint(2)).round == 2
         assert not folder.results.exists()
         deployment.start_link()
-        done = command(deployment, "resume", folder.path)
+        done = command(deployment.link.environment, "resume", folder.path)
         assert done.returncode == 0, done.stderr
         assert "resuming after round 2 of 2" in done.stdout
     here = run(TWO, tmp_path / "here")
@@ -131,18 +136,9 @@ def await_file(path: Path) -> None:
 
 def test_ctrl_c_ends_everything(tmp_path):
     """Our own SuperLink, its simulation and Ray are gone with the command."""
-    call = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv[0] = 'ccvr'; "
-        "from ccvr.cli.main import main; main()"
-    )
     out = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", call, "run", "--engine", "flower", "--training.rounds", "500", "--out", str(out)],
-        env=environment(tmp_path, TMPDIR=str(tmp_path)),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    call = "run", "--engine", "flower", "--training.rounds", "500", "--out", out
+    process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
     await_file(out / "checkpoints" / "round-000001.safetensors")
     (home,) = [path for path in tmp_path.glob("ccvr-*") if (path / "config.toml").is_file()]
     assert alive(home)
