@@ -176,11 +176,14 @@ def deployed(home: Path, *, number: int = 2, secure: bool = True) -> Iterator[De
 
 
 def alive(home: Path) -> list[str]:
-    """Command lines of all processes that work for a FLWR_HOME; the dead that nobody has buried do not count."""
+    """Command lines of all processes with that folder in their environment, as FLWR_HOME or TMPDIR.
+
+    The dead that nobody has buried have no environment.
+    """
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and f"FLWR_HOME={home}\0".encode() in (entry / "environ").read_bytes():
+            if entry.name.isdigit() and f"={home}\0".encode() in (entry / "environ").read_bytes():
                 found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
 

@@ -117,3 +117,5 @@ def test_last_words():
     assert _last_words(box) == "Error SuperLink connection 'x' not found in the Flower configuration file."
     log = ["\x1b[91mERROR \x1b[0m:     ServerApp raised an exception\n", "Traceback\n", "INFO :   bye\n"]
     assert _last_words(log) == "ServerApp raised an exception."
+    raised = [*log[:2], "OSError: AF_UNIX path length\n", "RuntimeError: stopping\n", "ERROR :     Exit Code: 700\n"]
+    assert _last_words(raised) == "OSError: AF_UNIX path length."

@@ -119,7 +119,10 @@ def test_fewer_than_the_quorum(trial):
 
 
 def test_the_command_simulates(tmp_path):
-    """`ccvr run --engine flower`: its own SuperLink, its own Ray, and nothing of them afterwards."""
+    """`ccvr run --engine flower`: its own SuperLink, its own Ray, and nothing of them afterwards.
+
+    Also where temporary files lie so deep that Ray's sockets have no place there.
+    """
     (tmp_path / "spec.toml").write_text(to_toml(replace(TINY, engine="flower")))
     done = command(
         environment(tmp_path, TMPDIR=str(tmp_path)), "run", tmp_path / "spec.toml", "--out", tmp_path / "run"

@@ -29,6 +29,8 @@ from ccvr.flower.lines import event_of
 BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
 """Seconds that a SuperLink of our own may take to be ready."""
+MOST_LETTERS = 25
+"""Of a path to a folder of temporary files in which Ray's sockets have a place: theirs may have 107."""
 SILENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else Flower installs packages by itself
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -84,7 +86,8 @@ def _environment(**more: str) -> dict[str, str]:
 @contextlib.contextmanager
 def simulation(num_clients: int, processes: int) -> Iterator[Link]:
     """A SuperLink of our own, here, that simulates clients; it ends with the block, and leaves nothing behind."""
-    with tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True) as home:
+    parent = None if len(tempfile.gettempdir()) <= MOST_LETTERS else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
         environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
         port = free_port()
         settings = {"superlink": {"ccvr": {"address": f"127.0.0.1:{port}", "insecure": True}}}
@@ -124,7 +127,7 @@ def _events(link: Link, config: Path) -> Iterator[Event]:
         start_new_session=True,  # Ctrl-C is ours to deal with
     )
     assert process.stdout is not None
-    number, is_finished, said = "", False, deque[str](maxlen=20)
+    number, is_finished, said = "", False, deque[str](maxlen=200)
     try:
         for line in process.stdout:
             if os.environ.get("CCVR_TRACEBACK"):
@@ -136,20 +139,36 @@ def _events(link: Link, config: Path) -> Iterator[Event]:
                 yield event
     except (KeyboardInterrupt, GeneratorExit):
         if number:
-            stop = [_program("flwr"), "stop", number, link.name]
-            subprocess.run(stop, env=link.environment, capture_output=True, check=False)
+            _flwr(link, "stop", number, link.name)
         raise
     finally:
         _end(process)
     if not is_finished:
-        raise FederationError(f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says.")
+        raise FederationError(_why_no_result(link, number, said))
+
+
+def _why_no_result(link: Link, number: str, said: Iterable[str]) -> str:
+    status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
+    if re.search(r'"status": "(starting|running)', status):
+        return f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
+    return f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says."
+
+
+def _flwr(link: Link, *arguments: str) -> str:
+    """What a command of Flower's prints, if it gets an answer at all."""
+    command = [_program("flwr"), *arguments, "--format", "json"]
+    try:
+        return subprocess.run(command, env=link.environment, capture_output=True, text=True, timeout=60).stdout
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def _last_words(lines: Iterable[str]) -> str:
-    """The newest error in Flower's log, or what its command printed in a box."""
+    """The exception behind all others in Flower's log, the newest error, or what its command printed in a box."""
     plain = [re.sub(r"\x1b\[\d*m", "", line).strip("│╭╮╰╯─ \n") for line in lines]
+    raised = [line for line in plain if re.match(r"[\w.]*(Error|Exception): ", line)]
     errors = [line.partition(":")[2].strip() for line in plain if line.startswith("ERROR")]
-    words = errors[-1:] or [line for line in plain if line and not line.startswith(("INFO", "WARNING"))]
+    words = raised[:1] or errors[-1:] or [line for line in plain if not line.startswith(("INFO", "WARNING"))]
     return " ".join(" ".join(words).split())[-300:].rstrip(".") + "."
 
 
