@@ -1,11 +1,9 @@
 """What takes minutes on Flower: large statistics, no TLS, a restart, processes that die, the README."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -152,27 +150,44 @@ def test_ctrl_c_ends_everything(tmp_path):
 README = (ROOT / "src" / "ccvr" / "flower" / "bundle" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("section", ["Simulation", "Deployment"])
-def test_the_readme_works_as_written(section, tmp_path):
-    """Its blocks, one after the other, in a shell; ports are free ones, and the package is installed already."""
+def script_of(section: str) -> str:
+    """A section's blocks after the exports of the first one; the package is installed already."""
     _, text = re.split(rf"^## {section}$", README, flags=re.MULTILINE)
-    blocks = re.findall(r"```bash\n(.*?)```", text.split("\n## ")[0], re.DOTALL)
-    (setup,) = re.findall(r"```bash\n(.*?)```", README.split("\n## ")[0], re.DOTALL)
-    exports = re.sub(r"^(python3|\.venv/bin/pip) .*\n", "", setup, flags=re.MULTILINE)
-    script = "set -e\n" + exports + "".join(blocks)
-    for port in ("9092", "9094", "9095"):
-        script = script.replace(port, str(free_port()))
-    for name in ("src", "constraints.txt"):
-        (tmp_path / name).symlink_to(ROOT / name)
+    first, *_ = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    exports = re.sub(r"^(python3|\.venv/bin/pip) .*\n", "", first, flags=re.MULTILINE)
+    return "set -e\n" + exports + "".join(re.findall(r"```bash\n(.*?)```", text.split("\n## ")[0], re.DOTALL))
+
+
+def run_script(script: str, folder: Path) -> str:
+    (folder / "src").symlink_to(ROOT / "src")
     done = subprocess.run(
         ["bash", "-c", script],
-        cwd=tmp_path,
-        env={**environment(tmp_path), "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])},
+        cwd=folder,
+        env=environment(folder),
         capture_output=True,
         text=True,
         timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"ccvr: finished, see it with: ccvr show \S+/runs/\w+", done.stdout)
+    return done.stdout
+
+
+def test_the_readmes_simulation(tmp_path, monkeypatch):
+    """On a SuperLink with a free port, where Flower would start one on a port that it always takes."""
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    with simulation(2, 2) as link:
+        (tmp_path / ".flwr").mkdir()
+        config = Path(link.environment["FLWR_HOME"], "config.toml").read_text()
+        (tmp_path / ".flwr" / "config.toml").write_text(config.replace("[superlink.ccvr]", "[superlink.local]"))
+        said = run_script(script_of("Simulation").replace("pkill", "echo pkill"), tmp_path)
+    assert re.search(r"ccvr: round 8/8: accuracy .*\n(.*\n)*ccvr: finished, see it with: ccvr show \S+", said)
+
+
+def test_the_readmes_deployment(tmp_path):
+    script = script_of("Deployment")
+    for port in ("9092", "9094", "9095"):
+        script = script.replace(port, str(free_port()))
+    said = run_script(script, tmp_path)
+    assert f"ccvr: finished, see it with: ccvr show {tmp_path}/runs/loopback" in said
     await_nobody(tmp_path / ".flwr")
