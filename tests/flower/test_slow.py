@@ -176,6 +176,7 @@ def run_script(script: str, folder: Path) -> str:
 def test_the_readmes_simulation(tmp_path, monkeypatch):
     """On a SuperLink with a free port, where Flower would start one on a port that it always takes."""
     monkeypatch.setenv("PYTHONPATH", PATH)
+    monkeypatch.chdir(tmp_path)
     with simulation(2, 2) as link:
         (tmp_path / ".flwr").mkdir()
         config = Path(link.environment["FLWR_HOME"], "config.toml").read_text()
