@@ -23,6 +23,7 @@ class Loopback(Grid):
         }
         self.sent: list[Message] = []
         self.pulled: list[list[str]] = []
+        self.open: list[int] = []
         self._numbers, self._waiting = count(1), {}
 
     def get_node_ids(self) -> list[int]:
@@ -33,6 +34,7 @@ class Loopback(Grid):
         for message in messages:
             numbers.append(str(next(self._numbers)))
             self._waiting[numbers[-1]] = message
+            self.open.append(len(self._waiting))
             self.sent.append(message)
         return numbers
 

@@ -104,6 +104,7 @@ class Deployment:
 
     home: Path
     secure: bool
+    database: bool
     port: int = field(default_factory=free_port)
     link_process: subprocess.Popen[bytes] | None = None
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -128,7 +129,8 @@ class Deployment:
 
     def start_link(self) -> None:
         files = "--ssl-ca-certfile", self.certificate, "--ssl-certfile", self.certificate, "--ssl-keyfile", self.key
-        where = "--host", "127.0.0.1", "--port", str(self.port), "--database", self.home / "link.db"
+        where = ["--host", "127.0.0.1", "--port", str(self.port)]
+        where += ["--database", self.home / "link.db"] if self.database else []
         self.link_process = self._start(
             "link", "flower-superlink", *where, *(files if self.secure else ("--insecure",))
         )
@@ -164,8 +166,8 @@ class Deployment:
 
 
 @contextlib.contextmanager
-def deployed(home: Path, *, number: int = 2, secure: bool = True) -> Iterator[Deployment]:
-    deployment = Deployment(home, secure)
+def deployed(home: Path, *, number: int = 2, secure: bool = True, database: bool = False) -> Iterator[Deployment]:
+    deployment = Deployment(home, secure, database)
     try:
         deployment.start_link()
         for k in range(number):

@@ -103,7 +103,7 @@ def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
     spec = replace(TWO, engine="flower", flower=FlowerSpec(superlink="loopback"))
     (tmp_path / "spec.toml").write_text(to_toml(spec))
     folder = RunFolder(tmp_path / "run")
-    with deployed(tmp_path) as deployment:
+    with deployed(tmp_path, database=True) as deployment:
         call = "run", tmp_path / "spec.toml", "--out", folder.path
         process = start_command(deployment.link.environment, *call)
         await_file(folder.head("uncalibrated"))

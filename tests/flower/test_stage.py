@@ -149,6 +149,30 @@ def test_a_clients_own_min_count_wins():
         assert int(found.statistics.withheld) == 126 - sum(count)
 
 
+def most_at_once(grid):
+    """How many questions were open at the same time, at most."""
+    return max(grid.open)
+
+
+def test_large_statistics_do_not_all_wait_at_the_superlink(monkeypatch):
+    """As many clients are asked as fit; the next when one has answered."""
+    size = ccvr.collect(small_model(), batches_of(0), num_classes=4, kind="pooled").num_bytes
+    for room, most in ((10 * size, 6), (3 * size, 3), (1, 2)):
+        monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
+        grid = grid_of(6)
+        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=10**6)
+        assert most_at_once(grid) == most
+        assert len(grid.sent) == 6
+
+
+def test_silent_clients_hold_nobody_up(monkeypatch):
+    """All are asked by half of the time, although the first two never answer."""
+    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
+    found = ccvr.flower.calibrate(grid_of(6, silent=[100, 101]), small_model(), EXAMPLE, "lda", timeout=3)
+    assert found.missing.keys() == {100, 101}
+    assert int(found.statistics.count.sum()) == 4 * 80
+
+
 # --- whom it names ----------------------------------------------------------------------------------------------------
 
 

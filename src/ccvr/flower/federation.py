@@ -4,6 +4,7 @@ import math
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -56,14 +57,16 @@ class Federation:
         read: Callable[[int, RecordDict], Answer],
         *,
         in_order: bool = False,
+        at_once: int = 10**6,
     ) -> Iterator[Answer]:
         """Send each client its content and give what ``read`` makes of the answers, one in memory at a time.
 
         As they come, or in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer than the
-        quorum is an error, after the last answer.
+        quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers; but by
+        half of the time everybody is, so that silent ones hold nobody up.
         """
         missing = self.missing[question] = {}
-        for client, answer in self._answers(message_type, contents, in_order=in_order):
+        for client, answer in self._answers(message_type, contents, in_order=in_order, at_once=at_once):
             try:
                 if isinstance(answer, str):
                     missing[client] = answer
@@ -81,24 +84,21 @@ class Federation:
             )
 
     def _answers(
-        self, message_type: str, contents: Mapping[int, RecordDict], *, in_order: bool
+        self, message_type: str, contents: Mapping[int, RecordDict], *, in_order: bool, at_once: int
     ) -> Iterator[tuple[int, RecordDict | str]]:
         """Each client with its content, or with the reason why there is none."""
-        waiting: dict[int, str] = {}
-        for client, content in contents.items():
-            # It lives a little longer, so that what is on its way when the time is over can still arrive.
-            message = Message(content, self.nodes[client], message_type, ttl=self.timeout + 2 * PATIENCE)
-            # One at a time: Flower leaves out what it cannot send, and then nobody knows which.
-            sent = [each for each in self.grid.push_messages([message]) if each]
-            if sent:
-                waiting[client] = sent[0]
-            else:
-                yield client, "the message could not be sent"
-        deadline = time.monotonic() + self.timeout
-        pulls: dict[int, _Pull] = {}
-        while waiting:
-            is_over, came = time.monotonic() >= deadline, False
-            for client in list(waiting)[: 1 if in_order and not is_over else None]:
+        started = time.monotonic()
+        deadline = started + self.timeout
+        todo, waiting, pulls = deque(contents), dict[int, str](), dict[int, _Pull]()
+        while todo or waiting:
+            spent, came = time.monotonic() - started, False
+            while todo and len(waiting) < at_once + int(len(contents) * spent / (self.timeout / 2)):
+                client = todo.popleft()
+                if number := self._push(client, message_type, contents[client]):
+                    waiting[client] = number
+                else:
+                    yield client, "the message could not be sent"
+            for client in list(waiting)[: 1 if in_order and spent < self.timeout else None]:
                 pull = pulls.get(client) or pulls.setdefault(client, _Pull(self.grid, waiting[client]))
                 if pull.ends_within(min(PATIENCE, deadline + PATIENCE - time.monotonic())):
                     del pulls[client]
@@ -106,13 +106,22 @@ class Federation:
                         del waiting[client]
                         yield client, answer
                         came = True
-            if is_over and not (pulls and time.monotonic() < deadline + PATIENCE):
+            if spent >= self.timeout and not (pulls and time.monotonic() < deadline + PATIENCE):
                 break
             if not came:
                 time.sleep(INTERVAL)
         for client in waiting:
             on_its_way = "its answer was still on the way when the time was over"
             yield client, on_its_way if client in pulls else f"no answer within {self.timeout:g} seconds"
+
+    def _push(self, client: int, message_type: str, content: RecordDict) -> str | None:
+        """The number of the message that was sent, if it was.
+
+        One message at a time: Flower leaves out those that it cannot send, and does not say which. They live longer
+        than we wait, so that what is on its way when the time is over can still arrive.
+        """
+        message = Message(content, self.nodes[client], message_type, ttl=self.timeout + 2 * PATIENCE)
+        return next(iter(self.grid.push_messages([message])), None)
 
 
 class _Pull:

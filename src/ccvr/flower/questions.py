@@ -21,9 +21,12 @@ from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import Batches, Request, collect
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import payload_bytes
 
 HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
 """Flower's names for the queries; the first asks a node which client it is."""
+ROOM = 10**9
+"""Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
 
@@ -89,8 +92,13 @@ def ask_statistics(
         like.require_alike(found)
         return found
 
-    question = f"the query for {request.kind} statistics"
-    answers = federation.ask(question, f"query.{STATISTICS}", dict.fromkeys(federation.nodes, content), read)
+    answers = federation.ask(
+        f"the query for {request.kind} statistics",
+        f"query.{STATISTICS}",
+        dict.fromkeys(federation.nodes, content),
+        read,
+        at_once=max(2, ROOM // payload_bytes(request.kind, like.num_classes, like.num_features)),
+    )
     return (answer for answer in answers if answer is not None)
 
 
