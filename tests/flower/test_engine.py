@@ -339,6 +339,10 @@ def spoilt(state, how):
         (lambda s: {"parameters": {}}, "not those of the model"),
         (lambda s: {"buffers": {**s.buffers, "more": torch.ones(1)}}, "not those of the model"),
         (lambda s: {"num_examples": 5}, "it trained on 5 images; 4 are its own"),
+        (lambda s: {"payload": {"delta": torch.tensor([1.0, float("inf")])}}, "delta is not finite"),
+        (lambda s: {"metrics": LocalMetrics(float("nan"), (1.0,), 1, 1, 0.1)}, "a metric is not finite"),
+        (lambda s: {"metrics": LocalMetrics(0.5, (1.0, float("inf")), 1, 1, 0.1)}, "a metric is not finite"),
+        (lambda s: {"metrics": LocalMetrics(0.5, ("x",), 1, 1, 0.1)}, "its result is damaged"),
     ],
 )
 def test_results_that_do_not_fit_are_refused(changes, said):

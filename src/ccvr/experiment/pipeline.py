@@ -80,7 +80,7 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
     yield from _naming_the_missing(train(setup, engine, model, folder), engine)
     yield score_trained(results, setup, engine, model, folder)
     yield from _naming_the_missing(fit_all(results, calibrations, setup, engine, model, folder), engine)
-    if missing := engine.missing():
+    if missing := _missing(engine):
         results["missing"] = missing
     wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, setup, engine, model, folder)
@@ -89,13 +89,19 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
 
 def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
     """The same events, and in front of one whose question some clients did not answer, who they are."""
-    told = set(engine.missing())
+    told = set(_missing(engine))
     for event in events:
-        for question, clients in engine.missing().items():
+        for question, clients in _missing(engine).items():
             if question not in told:
                 told.add(question)
-                yield ClientsMissing(question, {str(client): reason for client, reason in clients.items()})
+                yield ClientsMissing(question, clients)
         yield event
+
+
+def _missing(engine: Engine) -> dict[str, dict[str, str]]:
+    """As JSON has it."""
+    silent = engine.missing().items()
+    return {question: {str(client): why for client, why in clients.items()} for question, clients in silent}
 
 
 def _require_held_out(label: str, spec: Spec) -> None:

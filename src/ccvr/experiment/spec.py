@@ -63,7 +63,7 @@ class Spec:
     workers: int | None = None
     """Processes that train clients, one thread each; without it as many as there are cores. Changes no result."""
     engine: Literal["local", "flower"] = "local"
-    """Where the clients are: on this machine, or wherever Flower reaches them (docs/flower.md). Changes no result."""
+    """Where the clients are: on this machine, or where Flower reaches them (docs/flower.md)."""
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     model: ModelSpec = field(default_factory=ModelSpec)

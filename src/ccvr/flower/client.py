@@ -1,7 +1,9 @@
 """The client's side of the stage: a ClientApp that answers questions about the server's model."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import wraps
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -61,7 +63,8 @@ def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Mes
 
 def _require_unprotected(app: ClientApp) -> None:
     """Refuse to send what looks protected and is not."""
-    masks = [mod.__name__ for mod in _mods(app) if getattr(mod, "__module__", "").startswith(SECURE_AGGREGATION)]
+    mods = [getattr(mod, "func", mod) for mod in _mods(app)]  # a partial has its function there
+    masks = [mod.__name__ for mod in mods if getattr(mod, "__module__", "").startswith(SECURE_AGGREGATION)]
     if masks:
         raise FederationError(
             f"this client masks its training with {masks[0]}, which does not cover queries: its answer would travel "
@@ -72,9 +75,16 @@ def _require_unprotected(app: ClientApp) -> None:
 def _mods(app: ClientApp) -> Iterator[Callable[..., Message]]:
     """The mods of the whole app, and those of single functions, which are only in the closures around them."""
     yield from app._mods
-    waiting = list(app._registered_funcs.values())
+    waiting, seen = list(app._registered_funcs.values()), set[int]()
     while waiting:
-        cells = getattr(waiting.pop(), "__closure__", None) or ()
-        found = [cell.cell_contents for cell in cells if callable(cell.cell_contents)]
-        yield from found
-        waiting += found
+        function = waiting.pop()
+        if id(function) not in seen:
+            seen.add(id(function))
+            yield function
+            waiting += [each for each in _held(function) if callable(each)]
+
+
+def _held(function: object) -> Iterator[Any]:
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a variable that was never set
+            yield cell.cell_contents

@@ -74,7 +74,7 @@ class Federation:
                     _require_no_error(answer)
                     yield read(client, answer)
             except CcvrError as error:
-                missing[client] = str(error)
+                missing[client] = _one_line(str(error))
         needed = math.ceil(self.quorum * len(contents) - 1e-9)
         answered = len(contents) - len(missing)
         if answered < needed or not answered:
@@ -161,7 +161,7 @@ def _require_no_error(content: RecordDict) -> None:
     """A client of ours says in a setting what went wrong."""
     record = content.config_records.get(SETTINGS)
     if record is not None and ERROR in record:
-        raise FederationError(str(record[ERROR])[:1000])
+        raise FederationError(str(record[ERROR]))
 
 
 def _why(error: Error) -> str:
@@ -171,7 +171,13 @@ def _why(error: Error) -> str:
     text = re.sub(r"\x1b\[\d*m", "", error.reason or "it failed")
     text = text.rpartition("occurred. Message: ")[2]
     text = re.sub(r"^<class '(?:[\w.]*\.)?(\w+)[^>]*>:<'", r"\1: ", text).removesuffix("'>")
-    return text.strip().partition("\n")[0][:300]
+    return _one_line(text.strip().partition("\n")[0])
+
+
+def _one_line(text: str) -> str:
+    """What somebody else wrote, without line ends and other signs that do something to a terminal."""
+    printable = "".join(letter if letter.isprintable() else " " for letter in text[:10_000])
+    return " ".join(printable.split())[:300]
 
 
 def listed(missing: Mapping[int, str] | Mapping[str, str], most: int = 5) -> str:

@@ -90,6 +90,8 @@ def ask_statistics(
             return None
         found = ClassStatistics.from_bytes(blob_of(answer, "statistics"), like=like)
         like.require_alike(found)
+        if (found.clients > 1).any():
+            raise FederationError("its statistics are of several clients, and it is one.")
         return found
 
     answers = federation.ask(

@@ -1,5 +1,6 @@
 """A round's state on its way to a client, and the client's result on its way back, as bytes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -41,7 +42,7 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
     """The result of that client; one that does not fit what was sent, or what the client has, is refused."""
     header, tensors = _read(blob, RESULT)
     try:
-        metrics = header["metrics"]
+        metrics = _metrics(**header["metrics"])
         result = LocalResult(
             client.id,
             _group(tensors, "parameters"),
@@ -50,24 +51,37 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
             int(header["num_steps"]),
             _group(tensors, "payload"),
             {},
-            LocalMetrics(**{**metrics, "head_row_norms": tuple(metrics["head_row_norms"])}),
+            metrics,
             remembers=header["remembers"] is True,
         )
-    except (LookupError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise FederationError(f"its result is damaged ({error}).") from error
     if result.num_examples != len(client.indices):
         raise FederationError(f"it trained on {result.num_examples} images; {len(client.indices)} are its own.")
     _require_alike(sent.parameters, result.parameters)
     _require_alike(sent.buffers, result.buffers)
+    _require_finite(result.payload)
     return result
 
 
+def _metrics(loss: float, head_row_norms: list[float], bytes_down: int, bytes_up: int, seconds: float) -> LocalMetrics:
+    """Metrics that can be written down: nothing but finite numbers."""
+    numbers = [float(loss), float(seconds), *map(float, head_row_norms)]
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError("a metric is not finite")
+    return LocalMetrics(numbers[0], tuple(numbers[2:]), int(bytes_down), int(bytes_up), numbers[1])
+
+
 def _require_alike(sent: Tensors, found: Tensors) -> None:
-    """The same names, types and shapes, and finite numbers: one NaN would spoil the average of everybody."""
+    """The same names, types and shapes; and finite numbers, because one NaN would spoil the average of everybody."""
     described = [{name: (t.dtype, t.shape) for name, t in tensors.items()} for tensors in (sent, found)]
     if described[0] != described[1]:
         raise FederationError("its tensors are not those of the model that was sent.")
-    for name, tensor in found.items():
+    _require_finite(found)
+
+
+def _require_finite(tensors: Tensors) -> None:
+    for name, tensor in tensors.items():
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise FederationError(f"{name} is not finite in its result.")
 

@@ -77,14 +77,16 @@ def calibrate(
     ``num_clients`` are waited for, then all that are connected are asked; at least the ``quorum``, a part of them, must
     answer within ``timeout`` seconds. With ``validate`` the clients' held-out parts decide whether the new head stays.
     """
-    nodes = connected(grid, num_clients, timeout)
-    federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout)
-    stage = _Stage(federation, model, _pair(model, example), head)
     options = CalibrationOptions(kind="" if method else kind, taps=taps, min_count=min_count)
     chosen = parse_calibration(method or (BEST_WITH_TAPS if taps else BEST).get(kind, kind), options)
     row = find_calibrator(chosen.method)
     if row.raw:
         raise CalibrationError(f"{chosen.method} needs raw features, which no client of a federation sends.")
+    example = _pair(model, example)
+    path = find_head(model, example, head)
+    nodes = connected(grid, num_clients, timeout)
+    federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout)
+    stage = _Stage(federation, model, example, path)
     statistics = gather(row, chosen.options, stage.merged, seed=seed)
     if method is None:
         chosen = parse_calibration(best_method(statistics), chosen.options)
@@ -113,9 +115,8 @@ def _pair(model: nn.Module, example: Tensor) -> Tensor:
 class _Stage:
     """One model and the clients that are asked about it."""
 
-    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, head: str) -> None:
-        self.federation, self.model, self.example = federation, model, example
-        self.path = find_head(model, example, head)
+    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, path: str) -> None:
+        self.federation, self.model, self.example, self.path = federation, model, example, path
         self.state = state_bytes(model.state_dict())
 
     def merged(self, request: Request) -> ClassStatistics:
