@@ -24,6 +24,7 @@ from ccvr.flower.messages import pack
 from ccvr.flower.node_state import NodeMemories
 from ccvr.flower.results import result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
 from ccvr.models.state import buffers_of, parameters_of
+from ccvr.statistics.collect import Request
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
@@ -128,6 +129,31 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
     assert [message.content["ccvr.settings"]["round"] for message in trained] == [3, 3, 3]
     run(spec, tmp_path / "here")
     assert same(last_state(tmp_path / "run", 3).parameters, last_state(tmp_path / "here", 3).parameters)
+
+
+class LastFirst(Loopback):
+    """Of the clients that are asked together, the last is ready first."""
+
+    def pull_messages(self, message_ids):
+        ready = max(self._waiting, key=int) in message_ids or len(self.pulled) > 20 * len(self.sent)
+        if not ready:
+            self.pulled.append(list(message_ids))
+            return []
+        return super().pull_messages(message_ids)
+
+
+def test_results_are_folded_in_the_cohorts_order(monkeypatch):
+    """Largest first, whoever is ready first: a sum of floats depends on its order."""
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    setup = prepare(TINY)
+    engine = FlowerEngine.connect(LastFirst(client_app, 3), setup)
+    clients = sorted(setup.engine().clients(), key=lambda client: (-len(client.indices), client.id))
+    sent = replace(small_state(), broadcast={})
+    assert [result.client for result in engine.train(clients, sent, {}, round=1)] == [client.id for client in clients]
+    requests = Request("means")
+    model = setup.fresh_model()
+    counts = [int(each.count.sum()) for each in engine.statistics(model, requests)]
+    assert counts == [len(setup.kept.shards[k]) for k in (2, 1, 0)]  # statistics as they come
 
 
 # --- memories ---------------------------------------------------------------------------------------------------------
