@@ -26,7 +26,7 @@ from ccvr.flower.launch import SILENT, Link, free_port
 ROOT = Path(__file__).parents[2]
 TRIAL = Path(__file__).with_name("bundle")
 PATH = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-LIMIT = 600
+LIMIT = 1800
 """Seconds that anything may take at all; only a machine that hangs gets there."""
 
 
