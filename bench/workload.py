@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import IntArray, LabelledImages
 from ccvr.data.partition import PartitionSpec, draw_partition
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors
+from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
 from ccvr.training.local import Client, GlobalState, LocalResult, train_client
 from ccvr.training.spec import TrainingSpec
 
@@ -75,10 +76,16 @@ def scratch() -> Scratch[SplitModel]:
     return Scratch(model())
 
 
+@cache
+def start() -> GlobalState:
+    return GlobalState(parameters_of(scratch().model), buffers_of(scratch().model), {})
+
+
 def train_locally(kind: str, num_clients: int, number: int, received: Tensors, round: int) -> LocalResult:
     """Our local loop for one client, for a peer that brings its own server."""
     torch.set_num_threads(1)
-    state, client = GlobalState(received, scratch().buffers(), {}), clients(kind, num_clients)[number]
+    keep_freed_memory()
+    state, client = GlobalState(received, start().buffers, {}), clients(kind, num_clients)[number]
     return train_client(scratch(), state, client, {}, (), TRAINING, round=round, seed=SEED)
 
 

@@ -39,12 +39,11 @@ def eager(half: int) -> Callable[[], None]:
 
 
 def loop(half: int, kind: str, num_clients: str) -> Callable[[], None]:
-    keep_freed_memory()  # as our workers do
     shards = workload.shards(kind, int(num_clients))
     loads: list[list[int]] = [[] for _ in range(workload.WORKERS)]
     for client in sorted(range(len(shards)), key=lambda k: -len(shards[k])):
         min(loads, key=lambda load: sum(len(shards[k]) for k in load)).append(client)
-    parameters = workload.scratch().parameters()
+    parameters = workload.start().parameters
 
     def run() -> None:
         for client in loads[half]:
@@ -55,6 +54,7 @@ def loop(half: int, kind: str, num_clients: str) -> Callable[[], None]:
 
 def work(pipe: Connection, half: int, name: str, *arguments: str) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as our workers do
     run = {"eager": eager, "loop": loop}[name](half, *arguments)
     while True:
         pipe.send("ready")

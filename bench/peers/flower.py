@@ -50,7 +50,7 @@ def apps(kind: str, num_clients: int) -> tuple[ServerApp, ClientApp]:
     def main(grid: Grid, context: Context) -> None:
         strategy = Timed(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=num_clients)
         workload.say("ready")
-        strategy.start(grid=grid, initial_arrays=ArrayRecord(workload.scratch().parameters()), num_rounds=1000)
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(workload.start().parameters), num_rounds=1000)
 
     return server_app, client_app
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from bench import workload
+from ccvr.core.machine import keep_freed_memory
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import federate
 from ccvr.training.workers import Workers
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=1.0)
     options = parser.parse_args()
     torch.set_num_threads(1)  # as in `ccvr run`
+    keep_freed_memory()
     clients = workload.clients(options.kind, options.clients, augment=options.augment)
     spec = replace(workload.TRAINING, algorithm=options.algorithm, client_fraction=options.fraction)
     with tempfile.TemporaryDirectory() as folder:

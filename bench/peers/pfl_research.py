@@ -2,7 +2,7 @@
 
 Two processes of one thread, users balanced between them by their images (pfl's own way), images as uint8 in memory.
 
-    torchrun --standalone --nproc-per-node 2 -m bench.peers.pfl_research {dirichlet,iid} CLIENTS
+    torchrun --standalone --nproc-per-node 2 -m bench.peers.pfl_research {dirichlet,iid} CLIENTS [--keep]
 """
 
 import sys
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bench import workload
+from ccvr.core.machine import keep_freed_memory
 
 
 class Network(nn.Module):
@@ -66,6 +67,8 @@ class Turns(TrainingProcessCallback):
 def main() -> None:
     kind, num_clients = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(1)
+    if "--keep" in sys.argv:
+        keep_freed_memory()  # as our workers do, and nobody who runs pfl
     images, shards = workload.images(), workload.shards(kind, num_clients)
     pixels, labels = images.images.numpy(), images.labels.numpy()
     users = {str(k): [torch.from_numpy(pixels[s]), torch.from_numpy(labels[s])] for k, s in enumerate(shards)}

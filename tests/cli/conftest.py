@@ -76,6 +76,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
             )
             processes.enter_context(process)
             processes.callback(process.kill)

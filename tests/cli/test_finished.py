@@ -118,7 +118,7 @@ class TestCalibrate:
             "--repeats",
             "2",
         ]
-        code, out, err = ccvr("calibrate", own, *argv)
+        code, out, err = ccvr("calibrate", own, *argv, "--no-report")
         assert (code, err) == (0, "")
         results = results_of(own)
         new = {f"{name}-m{number}-r{repeat}" for name in ("ccvr", "t") for number in (5, 10) for repeat in (1, 2)}
@@ -138,7 +138,11 @@ class TestCalibrate:
         assert code == 2
         assert err == (f'RunError: {own} has "ccvr" already. Use --overwrite, or --method METHOD,label=NAME.\n')
         assert results_of(own) == before
-        assert ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet", "--overwrite") == (0, "", "")
+        assert ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet", "--overwrite", "--no-report") == (
+            0,
+            "",
+            "",
+        )
         assert results_of(own)["calibrations"]["ccvr"]["epochs"] == 1
 
     def test_two_of_one_label_are_refused(self, own: Path, ccvr: Command) -> None:
@@ -147,7 +151,11 @@ class TestCalibrate:
         assert err == 'UsageError: two calibrations are labelled "x". Give each method its own with label=….\n'
 
     def test_deploying(self, own: Path, ccvr: Command) -> None:
-        assert ccvr("calibrate", own, "--method", "ccvr,label=new", "--deploy", "new", "--quiet") == (0, "", "")
+        assert ccvr("calibrate", own, "--method", "ccvr,label=new", "--deploy", "new", "--quiet", "--no-report") == (
+            0,
+            "",
+            "",
+        )
         results = results_of(own)
         assert results["deployed"] == "new"
         assert float(ccvr("evaluate", own, "--quiet").out) == results["accuracy"]["new"]

@@ -16,6 +16,7 @@ OPTIONS = {
         "--overwrite",
         "--dry-run",
         "--quiet",
+        "--no-report",
         "--seed",
         "--training.rounds",
         "--calibration.methods",
@@ -25,6 +26,8 @@ OPTIONS = {
     "resume": ["The run folder", "--quiet"],
     "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],
     "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],
+    "analyze": ["Run folders", "--only", "--against", "--points", "--quiet"],
+    "report": ["Run folders", "--out", "-o", "--figures", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
 }

@@ -16,7 +16,7 @@ from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 SMALL = ["--workers", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
 SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]
-SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1"]
+SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1", "--no-report"]
 
 
 class TestDryRun:
@@ -136,7 +136,7 @@ class TestStopped:
         )
         assert ccvr("evaluate", "mine").err == "RunError: mine has no model. Finish it with `ccvr resume mine`.\n"
 
-        code, out, err = ccvr("resume", "mine")
+        code, out, err = ccvr("resume", "mine", "--no-report")
         assert (code, err) == (0, "")
         assert out.startswith("resuming after round ")
         assert "round 40/40" in out
@@ -152,7 +152,7 @@ class TestStopped:
         next(line for line in process.stdout if line.startswith("round 1/40"))
         workers = children_of(process.pid)
         assert len(workers) >= 2
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (130, "\nstopped. Go on with: ccvr resume mine\n")
         ends = time.monotonic() + 20  # Python's own resource tracker ends a moment after its parent

@@ -1,11 +1,65 @@
 import ctypes
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from ccvr.core.machine import keep_freed_memory
+from ccvr.core import machine
+from ccvr.core.machine import cores, keep_freed_memory
+
+
+class TestCores:
+    @pytest.mark.parametrize(
+        ("allowed", "quota", "expected"),
+        [
+            (8, None, 8),
+            (8, "max 100000", 8),
+            (8, "200000 100000", 2),
+            (8, "250000 100000", 3),
+            (8, "5000 100000", 1),
+            (1, "400000 100000", 1),
+            (8, "", 8),
+            (8, "200000 100000 7", 8),
+        ],
+    )
+    def test_a_container_may_have_fewer(
+        self, allowed: int, quota: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if quota is not None:
+            (tmp_path / "cpu.max").write_text(quota)
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(allowed)), raising=False)
+        assert cores() == expected
+
+    @pytest.mark.parametrize("level", ["a.slice", "a.slice/run.service"])
+    def test_a_group_within_a_group(self, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "groups" / "a.slice" / "run.service").mkdir(parents=True)
+        (tmp_path / "groups" / level / "cpu.max").write_text("300000 100000\n")
+        (tmp_path / "ours").write_text("0::/a.slice/run.service\n")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path / "groups")
+        monkeypatch.setattr(machine, "OURS", tmp_path / "ours")
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        assert cores() == 3
+
+    @pytest.mark.parametrize(("quota", "expected"), [("-1", 8), ("150000", 2)])
+    def test_groups_of_the_first_version(
+        self, quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "cpu").mkdir()
+        (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota + "\n")
+        (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+        assert cores() == expected
+
+    def test_where_nobody_can_say(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: None)
+        assert cores() == 1
 
 
 class TestKeepFreedMemory:

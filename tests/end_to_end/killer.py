@@ -23,6 +23,13 @@ def attempt(spec_path: Path, run: Path) -> None:
         list(pipeline.start(read_spec(spec_path), run))
 
 
+def await_round(run: Path, number: int) -> None:
+    """Until as many rounds are on record: kills fall into the training, however fast it is."""
+    record, ends = RunFolder(run).rounds, time.monotonic() + 60
+    while time.monotonic() < ends and len(record.read_bytes().splitlines() if record.is_file() else []) < number:
+        time.sleep(0.005)
+
+
 def main(spec_path: str, run: str, kills: str, seed: str) -> None:
     rng = random.Random(int(seed))
     killed = 0
@@ -32,7 +39,8 @@ def main(spec_path: str, run: str, kills: str, seed: str) -> None:
             attempt(Path(spec_path), Path(run))
             os._exit(0)
         if killed < int(kills):
-            time.sleep(rng.uniform(0.0, 1.0))
+            await_round(Path(run), min(killed + 1, 3) if killed < 3 else 0)
+            time.sleep(rng.uniform(0.0, 0.1 if killed < 3 else 1.0))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):

@@ -1,5 +1,6 @@
 """Every command and block of the documents works as written."""
 
+import copy
 import re
 import shlex
 import subprocess
@@ -44,9 +45,11 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
         words = ["data", "list"]
     if words[0] == "run" and "--dry-run" not in words:
         words.append("--dry-run")
-    words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*]+", word) and words[0] != "run" else word for word in words]
+    words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*-]+", word) and words[0] != "run" else word for word in words]
     if words[0] == "calibrate":
-        words.append("--overwrite")
+        words += ["--overwrite", "--no-report"]
+    if words[0] == "analyze" and "--only" not in words:
+        words += ["--only", "norms"]  # test_analyze.py has the others
     dispatch(words)
     assert capsys.readouterr().out
 
@@ -79,6 +82,25 @@ def test_the_librarys_python(capsys):
         exec(block, scope)
         assert ccvr.score(scope["fixed"], clients[0], 10).accuracy > ccvr.score(model, clients[0], 10).accuracy + 20
     assert "chosen: ccvr" in capsys.readouterr().out
+
+
+def test_the_analyses_python(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL)
+    model, clients = small_federation()
+    images, labels = clients[0][0]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        other = copy.deepcopy(model)
+        other[0].reset_parameters()
+    scope = {"models": [model, other], "images": images, "labels": labels, "x": model[:2](images), "y": images}
+    scope |= {"scores": model(images), "weight": model[4].weight, "total": ccvr.merge(small_statistics(model, clients))}
+    scope |= {"client_norms": torch.rand(3, 10), "label_counts": torch.arange(30).view(3, 10)}
+    exec(block, scope)
+    assert "4 0." in capsys.readouterr().out, "the head's CKA"
+
+
+def small_statistics(model, clients):
+    return [ccvr.collect(model, batches, num_classes=10) for batches in clients]
 
 
 def test_the_example(tmp_path):

@@ -29,7 +29,8 @@ def test_samples_and_traffic():
     ("cores", "workers", "at_once"), [(8, None, 4), (8, 2, 2), (3, None, 3), (2, 16, 2), (8, 1, 1)]
 )
 def test_workers_share_the_time_as_far_as_there_are_cores_and_clients(monkeypatch, cores, workers, at_once):
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("ccvr.experiment.spec.cores", lambda: cores)
+    monkeypatch.setattr("ccvr.experiment.cost.cores", lambda: cores)
     monkeypatch.setattr("ccvr.experiment.cost._seconds_per_sample", lambda *_: 1.0)
     cost = estimate(replace(SPEC, workers=workers))
     assert cost.seconds == cost.samples / at_once, "four clients train in a round"

@@ -1,3 +1,4 @@
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
@@ -103,3 +104,12 @@ def test_augmentation_is_what_the_spec_says(augment, tmp_path):
     other = prepare(replace(TINY, data=DataSpec(augment=not augment)))
     (state,) = other.engine().rounds(other.fresh_model(), memories=Memories(tmp_path), resume=None)
     assert not torch.equal(state.parameters["head.weight"], finals[0])
+
+
+def test_processes_for_a_round(monkeypatch):
+    monkeypatch.setattr("ccvr.experiment.spec.cores", lambda: 3)
+    assert [Spec().processes(cohort) for cohort in (1, 2, 100)] == [1, 2, 3]
+    assert Spec(workers=5).processes(100) == 5
+    assert Spec(device="cuda", workers=5).processes(100) == 1
+    monkeypatch.setattr(multiprocessing.current_process(), "_config", {"daemon": True})
+    assert Spec(workers=5).processes(100) == 1, "daemons may not have children"

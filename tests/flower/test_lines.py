@@ -22,8 +22,8 @@ pytestmark = pytest.mark.flower
 
 EXAMPLES = [
     Started(0, 2, [[1, 2], [3, 4]], ["a", "b"]),
-    RoundDone(1, 2, None, 0.5, 10, 0.1),
-    RoundDone(2, 2, 55.5, 0.5, 10, 0.1),
+    RoundDone(round=1, rounds=2, accuracy=None, test_loss=None, loss=0.5, samples=10, seconds=0.1),
+    RoundDone(round=2, rounds=2, accuracy=55.5, test_loss=1.5, loss=0.5, samples=10, seconds=0.1),
     HeadScored("ccvr", 80.0, 1.5, ["a"]),
     ClientsMissing("round 1", {"3": "its process died"}),
     Finished({"accuracy": {"ccvr": 80.0}}),

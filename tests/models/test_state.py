@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, num_bytes, parameters_of
+from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, copied, num_bytes, parameters_of, plain
 
 values = st.floats(-1e6, 1e6, width=32)
 weights = st.integers(1, 10**6)
@@ -92,6 +92,37 @@ def test_what_is_added_and_what_comes_out_are_left_alone() -> None:
 
 def test_nothing_added_nothing_out() -> None:
     assert WeightedMean().result() == {}
+
+
+def test_a_mean_is_of_the_same_names() -> None:
+    mean = WeightedMean()
+    mean.add({"x": torch.ones(2)}, 1)
+    with pytest.raises(ValueError, match=r"other names than before: \['x', 'y'\]"):
+        mean.add({"y": torch.ones(2)}, 1)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(3.0).expand(2, 3),
+        torch.ones(1).expand(4),
+        torch.eye(3).to_sparse(),
+        torch.tensor([1 + 2j, 3 - 1j]).conj(),
+        torch.tensor([1 + 2j, 3 - 1j]).conj().imag,
+        torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        torch.ones(2, requires_grad=True),
+    ],
+    ids=["expanded", "one number", "sparse", "conjugate", "negative", "channels last", "with gradient"],
+)
+def test_a_plain_tensor_is_the_same_numbers_one_after_the_other(tensor: Tensor) -> None:
+    found, kept = plain(tensor), tensor.detach().to_dense().clone()
+    assert torch.equal(found, kept)
+    assert found.is_contiguous()
+    assert not any([found.requires_grad, found.is_conj(), found.is_neg(), found.is_sparse])
+    assert found.view(-1).view(torch.uint8).numpy().nbytes == found.numel() * found.element_size()
+    one = copied({"x": tensor})["x"]
+    one.add_(1)
+    assert torch.equal(tensor.detach().to_dense(), kept)
 
 
 class TestTensorsOfAModel:
@@ -187,7 +218,7 @@ class TestScratch:
             assert not same(state(source), state(target))
             assert scratch.load(source.state_dict()) is target
             assert same(state(source), state(target))
-        assert target.passing.tolist() == [2, 2], "what is not kept is left alone"
+        assert target.passing.tolist() == [0, 0], "what is not kept is as it was at first"
         assert target.first.weight is target.second.weight
         assert not target.frozen.requires_grad
         assert target.second.bias.requires_grad
@@ -199,18 +230,47 @@ class TestScratch:
         step(scratch.load(given))
         assert same(given, kept)
 
-    def test_what_is_read_is_not_held(self) -> None:
+    def test_what_is_read_is_the_model_s_own_memory(self) -> None:
         model = odd(0)
-        scratch, before = Scratch(model), state(model)
+        scratch = Scratch(model)
         read = scratch.parameters() | scratch.buffers()
         assert not any(tensor.requires_grad for tensor in read.values())
+        for name, tensor in model.state_dict().items():
+            assert read[name].data_ptr() == tensor.data_ptr(), name
+
+    def test_what_is_copied_is_not_held(self) -> None:
+        model = odd(0)
+        scratch, before = Scratch(model), state(model)
+        read = copied(scratch.parameters() | scratch.buffers())
         for tensor in read.values():
             tensor.add_(1)
         assert same(state(model), before)
         assert all(torch.equal(tensor, before[name] + 1) for name, tensor in read.items()), "tied tensors, one by one"
-        read = scratch.parameters() | scratch.buffers()
+        read = copied(scratch.parameters() | scratch.buffers())
         step(model)
         assert same(read, before)
+
+    def test_it_tells_once_which_modules_a_model_has_put_elsewhere(self) -> None:
+        model = odd(0)
+        scratch = Scratch(model)
+        step(model)  # other tensors in the same places are no matter
+        assert scratch.moved() == []
+        model.norm, model.extra = nn.BatchNorm1d(3), nn.Linear(2, 2)
+        assert scratch.moved() == [], "looked for once"
+        again = Scratch(odd(0))
+        again.model.norm, again.model.extra = nn.BatchNorm1d(3), nn.Linear(2, 2)
+        del again.model.second
+        assert again.moved() == [
+            "extra.bias",
+            "extra.weight",
+            "norm.bias",
+            "norm.num_batches_tracked",
+            "norm.running_mean",
+            "norm.running_var",
+            "norm.weight",
+            "second.bias",
+            "second.weight",
+        ]
 
     @pytest.mark.parametrize("name", ["first.weight", "second.weight", "frozen", "norm.running_var", "passes"])
     def test_a_missing_tensor_is_an_error_and_nothing_is_written(self, name: str) -> None:

@@ -1,12 +1,15 @@
 """Workers give the same bits as one process, and end with one line whatever happens to them."""
 
 import contextlib
+import copy
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +22,7 @@ from torch import nn
 from ccvr.core.errors import TrainingError
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
+from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
@@ -47,18 +51,29 @@ def many_clients(sizes, *, augment=False, side=8):
 class Awkward(nn.Module):
     """Batch normalisation and dropout, and a mind of its own about some batches."""
 
-    def __init__(self, *, raises=False, sleeps=0.0):
+    def __init__(self, *, raises=False, sleeps=0.0, grows=False, fills=False, weight=0):
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.BatchNorm1d(5), nn.Dropout(0.4))
         self.head = nn.Linear(5, 3)
-        self.raises, self.sleeps = raises, sleeps
+        self.raises, self.sleeps, self.grows = raises, sleeps, grows
+        self.fills = fills
+        self.register_buffer("ballast", torch.zeros(weight))
+        self.register_buffer("late", None)
+        self.register_buffer("drift", torch.zeros(5), persistent=False)
 
     def forward(self, x):
         if self.training and self.raises:
-            raise ValueError("no mood for this")
+            raise ValueError("no mood for this\nand none for that")
+        if self.training and self.grows:
+            self.body = copy.deepcopy(self.body)
+        if self.training and self.fills and len(x) == 3:
+            self.late = torch.ones(2)
         if self.training and self.sleeps:
             time.sleep(self.sleeps)
-        return self.head(self.body(x))
+        z = self.body(x)
+        if self.training:
+            self.drift = 0.9 * self.drift + 0.1 * z.detach().mean(0)
+        return self.head(z - self.drift)
 
 
 def awkward_model(**how):
@@ -101,24 +116,40 @@ def test_the_same_bits_with_one_two_and_three_workers(algorithm, tmp_path):
 
 
 def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
-    """The first client is the slowest by far; the others finish early and wait, but no more than four of them."""
-    clients = many_clients((600, *[4] * 20))
-    held, collect = [], Workers._collect
+    """The first client is the slowest by far; others finish early and wait, but no more than four of them."""
+    clients = many_clients((600, *[4] * 10))
+    early, collect = [], Workers._collect
     spec = replace(SPEC, client_fraction=1.0, rounds=1)
-    with pool(2, clients, spec, tmp_path, partial(awkward_model, sleeps=0.005)) as workers:
-        waiting = {}
 
-        def counted(self, round):
-            found = collect(self, round)
-            waiting.update(found)
-            held.append(len(waiting))
-            return found
+    def noted(self):
+        found = collect(self)
+        early.extend(found)
+        return found
 
-        monkeypatch.setattr(Workers, "_collect", counted)
-        (state,) = federate(awkward_model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers)
-    assert [report.client for report in state.clients] == [0, *range(1, 21)]
-    first = next(place for place, _ in enumerate(held) if 0 in waiting)
-    assert max(held[: first + 1]) <= 5, "four that wait, and the one that they wait for"
+    monkeypatch.setattr(Workers, "_collect", noted)
+    with pool(2, clients, spec, tmp_path, partial(awkward_model, sleeps=0.02)) as workers:
+        results = workers.train(clients, first_sent(), {}, round=1)
+        assert next(results).client == 0
+        assert early[-1] == 0, "which took 150 times as long as any other"
+        assert early[:-1] == [1, 2, 3], "with the one that they wait for: 2 × workers"
+        assert [result.client for result in results] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("name", ["simple-cnn", "mobilenet-v2"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
+    """Channels last, and in training computed otherwise than in evaluation."""
+    spec, clients = replace(SPEC, algorithm=algorithm, rounds=2), many_clients((9, 30, 17), side=32)
+    build = partial(build_model, ModelSpec(name), (1, 32, 32), 3, mean=[0.4], std=[0.3], seed=0)
+    runs = []
+    for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
+        folder = Memories(tmp_path / str(2 * len(runs)))
+        with trainer as workers:
+            found = list(federate(build(), clients, spec, seed=2, memories=folder, trainer=workers))
+        runs.append([(state.parameters, state.buffers, state.server, state.memories) for state in found])
+        assert all(t.is_contiguous() for state in found for t in state.parameters.values())
+    assert same(*runs)
+    assert files(tmp_path / "0") == files(tmp_path / "2")
 
 
 def first_sent():
@@ -144,9 +175,9 @@ def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, 
     alone = OneByOne(Scratch(awkward_model()), spec, 2, Memories(tmp_path / "0"))
     collect, handed_on, finished, waited, ahead = Workers._collect, [], set(), [], []
 
-    def counted(self, round):
+    def counted(self):
         ahead.append(max(len(worker.tasks) for worker in self._workers))
-        found = collect(self, round)
+        found = collect(self)
         finished.update(found)
         waited.append(len(finished - {len(handed_on)}) - len(handed_on))  # all but the one that they wait for
         return found
@@ -220,15 +251,46 @@ def test_a_worker_that_is_killed_is_one_line_and_none_is_left(tmp_path):
     assert alive(pids) == []
 
 
-def test_an_error_in_a_user_s_model_names_client_round_and_line(tmp_path):
+@pytest.mark.parametrize("number", [0, 2])
+def test_an_error_in_a_user_s_model_names_client_round_and_line(number, tmp_path):
     clients, spec = many_clients((40, 30, 20)), replace(SPEC, client_fraction=1.0)
+    model = partial(awkward_model, raises=True)
     with (
         pytest.raises(
-            TrainingError, match=r"^client [01] failed in round 1 \(ValueError in .*test_workers\.py:\d+: no mood"
+            TrainingError,
+            match=r"^client [01] failed in round 1 "
+            r"\(ValueError in .*test_workers\.py:\d+: no mood for this\)\. The run can be resumed\.$",
         ),
-        pool(2, clients, spec, tmp_path, partial(awkward_model, raises=True)) as workers,
+        pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        states(clients, spec, tmp_path, workers)
+        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_model_that_puts_other_modules_in_is_not_trained_in_part(number, tmp_path):
+    clients, spec = many_clients((40, 30, 20)), replace(SPEC, client_fraction=1.0)
+    model = partial(awkward_model, grows=True)
+    with (
+        pytest.raises(
+            TrainingError,
+            match=r"^the model has other tensors after client [01] trained in round 1: backbone\.model\.body\.1",
+        ),
+        pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
+    ):
+        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_buffer_that_only_some_clients_have_is_one_line(number, tmp_path):
+    clients, spec = many_clients((8, 7)), replace(SPEC, client_fraction=1.0)  # batches of 4 and 4, of 4 and 3
+    model = partial(awkward_model, fills=True)
+    with (
+        pytest.raises(
+            TrainingError, match=r"^the model has other tensors after client 1 trained in round 1: .*late is"
+        ),
+        pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
+    ):
+        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
 
 
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
@@ -236,10 +298,37 @@ def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
     clients, spec = many_clients((40, 30)), replace(SPEC, client_fraction=1.0)
     slow = partial(awkward_model, sleeps=30.0)
     with (
-        pytest.raises(TrainingError, match=r"^no worker answered for 1 seconds in round 1 \(clients 0, 1\)\."),
+        pytest.raises(TrainingError, match=r"^no worker answered for 1 seconds \(client 0 in round 1, client 1 in"),
         pool(2, clients, spec, tmp_path, slow) as workers,
     ):
         states(clients, spec, tmp_path, workers)
+
+
+def test_a_worker_that_stops_before_it_has_read_the_model_is_given_up(tmp_path, monkeypatch):
+    """The model is larger than what a pipe holds."""
+    monkeypatch.setattr(module, "LIMIT", 1.0)
+    clients = many_clients((40, 30))
+    heavy = partial(awkward_model, weight=5_000_000)
+    with pool(1, clients, SPEC, tmp_path, heavy) as workers:
+        os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
+        sent = GlobalState(parameters_of(heavy()), buffers_of(heavy()), {})
+        with pytest.raises(TrainingError, match=r"^no worker answered for 1 seconds \(client 0 in round 1\)\."):
+            next(workers.train(clients, sent, {}, round=1))
+
+
+def test_no_room_for_the_images_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.SharedClients, "write", full)
+    with pytest.raises(TrainingError) as error:
+        pool(2, many_clients((4, 4)), SPEC, tmp_path).__enter__()
+    assert str(error.value) == (
+        f"no room for the images in {tmp_path}: [Errno 28] No space left on device. Set TMPDIR."
+    )
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
 def test_a_model_that_cannot_be_built_is_told_at_the_start(tmp_path):
@@ -252,17 +341,22 @@ PARENT = """
 import sys, time
 from functools import partial
 from pathlib import Path
-from tests.training.test_workers import SPEC, awkward_model, many_clients, pool
-workers = pool(2, many_clients((40, 30)), SPEC, Path(sys.argv[1])).__enter__()
+from tests.training.test_workers import SPEC, awkward_model, first_sent, many_clients, pool
+clients = many_clients((40, 30))
+workers = pool(2, clients, SPEC, Path(sys.argv[1]), partial(awkward_model, sleeps=600.0)).__enter__()
 print(*[worker.process.pid for worker in workers._workers], flush=True)
-time.sleep(60)
+if sys.argv[2] == "at work":
+    next(workers.train(clients, first_sent(), {}, round=1))
+time.sleep(600)
 """
 
 
-def test_workers_end_when_their_parent_is_killed(tmp_path):
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path], stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("doing", ["at work", "idle"])
+def test_workers_end_when_their_parent_is_killed(doing, tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, tmp_path, doing], stdout=subprocess.PIPE, text=True)
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(alive(pids)) == 2
+    time.sleep(1.0)  # time to begin a client, of which it would have ten minutes
     parent.kill()
     parent.communicate()
     ends = time.monotonic() + 20

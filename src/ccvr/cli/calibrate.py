@@ -37,6 +37,8 @@ class CalibrateArguments:
     """Replace calibrations of the same label."""
     quiet: bool = False
     """Print errors only."""
+    report: bool = True
+    """Write report.html at the end; --no-report leaves it out."""
 
 
 def command(argv: list[str]) -> None:
@@ -52,7 +54,7 @@ def command(argv: list[str]) -> None:
         if labels.count(label) > 1:
             raise UsageError(f'two calibrations are labelled "{label}". Give each method its own with label=….')
     events = calibrate_again(folder, calibrations, overwrite=arguments.overwrite, chosen=arguments.deploy)
-    follow(events, arguments.run, quiet=arguments.quiet)
+    follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)
     if arguments.repeats > 1 and not arguments.quiet:
         accuracy = folder.read_json(folder.results)["accuracy"]
         rows = [

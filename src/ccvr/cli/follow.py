@@ -1,34 +1,76 @@
 """Show a run's events as they come, and what came out."""
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
+from ccvr.experiment.analyze import analyze
 from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
 
+CHEAP = ("confusion", "norms")
+"""Analyses that take a moment; separability does, too, where the statistics for it are there already."""
 
-def follow(events: Iterator[Event], path: Path, *, quiet: bool) -> None:
+
+def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) -> None:
+    """Show a run until it is finished, then write its report, unless it was finished before."""
     console = Console()
     results: dict[str, Any] = {}
+    worked = False
     try:
         with RunProgress(console, quiet=quiet) as progress:
             for event in events:
                 show(event, progress)
+                worked |= not isinstance(event, Finished)
                 results = event.results if isinstance(event, Finished) else results
     except KeyboardInterrupt:
         folder = RunFolder(path)
         unfinished = folder.spec.is_file() and not folder.results.is_file()
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
+    is_here = RunFolder(path).spec.is_file()  # a federation's run is where its server is
+    page = write_report_of(path) if report and worked and is_here else None
+    if worked and is_here:
+        with _telling("Figures are not logged"):
+            log_figures(RunFolder(path))
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         print(headline(results))
-        print(f'Run folder: {path}\nThe calibrated model, in Python: ccvr.load("{path}")')
+        if page is not None:
+            print(f"Report: {page}")
+        where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
+        print(f'Run folder: {where}\nThe calibrated model, in Python: ccvr.load("{path}")')
+
+
+def write_report_of(path: Path) -> Path | None:
+    """The page about a finished run. The run is safe by now, so what goes wrong here is told and no more."""
+    from ccvr.cli.report import write_report  # now: matplotlib is slow to import
+
+    folder = RunFolder(path)
+    names = [*CHEAP, *(["separability"] if folder.statistics("full").is_file() else [])]
+    with _telling("Figures are missing"):
+        for _ in analyze(folder, names):
+            pass
+    page = None
+    with _telling("No report"):
+        page = write_report([path])
+    return page
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    try:
+        yield
+    except CcvrError as error:
+        print(f"{what}: {error}", file=sys.stderr)
 
 
 def show(event: Event, progress: RunProgress) -> None:

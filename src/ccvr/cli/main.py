@@ -4,13 +4,10 @@ import importlib
 import io
 import os
 import sys
-import sysconfig
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from ccvr import __version__
-from ccvr.core.errors import CcvrError
+from ccvr.core.errors import CcvrError, users_line
 from ccvr.core.tables import Table
 
 COMMANDS = Table(
@@ -20,6 +17,8 @@ COMMANDS = Table(
         "resume": "go on with a run that was stopped",
         "calibrate": "try more calibrations on a finished run",
         "evaluate": "score a run's model on the test set",
+        "analyze": "look closely at finished runs: confusion, CKA, row norms, t-SNE, inversion",
+        "report": "one page about finished runs: figures, tables, how to repeat them",
         "show": "runs side by side: accuracy before and after, gain, worst class",
         "data": "list, get and check data sets",
     },
@@ -49,6 +48,8 @@ def main() -> None:
         dispatch(sys.argv[1:])
         print(end="", flush=True)  # what the buffer still holds, now that a closed pipe can be dealt with
     except CcvrError as error:
+        if os.environ.get("CCVR_TRACEBACK"):
+            raise
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
@@ -64,14 +65,6 @@ def main() -> None:
             raise
         print(f"{type(error).__name__} in {where}: {error}. CCVR_TRACEBACK=1 shows the way there.", file=sys.stderr)
         sys.exit(2)
-
-
-def users_line(error: Exception) -> str | None:
-    """File and line of the user's own code that raised an error; None if only ours and the libraries' took part."""
-    libraries = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None
 
 
 def dispatch(argv: Sequence[str]) -> None:

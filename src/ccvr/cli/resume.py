@@ -19,8 +19,11 @@ class ResumeArguments:
     """The run folder."""
     quiet: bool = False
     """Print errors only."""
+    report: bool = True
+    """Write report.html at the end; --no-report leaves it out."""
 
 
 def command(argv: list[str]) -> None:
     arguments = parse(ResumeArguments, argv, prog="ccvr resume")
-    follow(go_on(RunFolder.open(arguments.run)), arguments.run, quiet=arguments.quiet)
+    events = go_on(RunFolder.open(arguments.run))
+    follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)

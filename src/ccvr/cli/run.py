@@ -31,6 +31,8 @@ class RunArguments:
     """Print the spec and what it would cost, and stop."""
     quiet: bool = False
     """Print errors only."""
+    report: bool = True
+    """Write report.html at the end; --no-report leaves it out."""
     spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
 
 
@@ -46,7 +48,8 @@ def command(argv: list[str]) -> None:
         print(f"{to_toml(spec)}\n{cost}")
         return
     path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
-    follow(begin(spec, path, overwrite=arguments.overwrite), path, quiet=arguments.quiet)
+    events = begin(spec, path, overwrite=arguments.overwrite)
+    follow(events, path, quiet=arguments.quiet, report=arguments.report)
 
 
 def unused_folder(name: str) -> Path:

@@ -1,7 +1,6 @@
 """ccvr show RUN…"""
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from safetensors.numpy import load_file
 from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
+from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
 from ccvr.report.tables import owners_table, results_table
@@ -30,15 +30,7 @@ class ShowArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ShowArguments, argv, prog="ccvr show")
-    folders = [RunFolder.open(path) for path in arguments.runs]
-    if not folders:
-        raise RunError("no run named. Give run folders: ccvr show runs/*")
-    finished = [folder for folder in folders if folder.results.is_file()]
-    for folder in folders:
-        if folder not in finished:
-            print(f"{folder.path} is not finished: go on with `ccvr resume {folder.path}`.", file=sys.stderr)
-    if not finished:
-        raise RunError("none of these runs is finished.")
+    finished = finished_runs(arguments.runs, "show")
     results = [(str(folder.path), folder.read_results()) for folder in finished]
     if arguments.json:
         print(json.dumps(dict(results), indent=2))

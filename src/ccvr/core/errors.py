@@ -10,11 +10,16 @@ CcvrError
 ├── TrainingError       a training that went wrong: diverged, nothing to average
 ├── StatisticsError     statistics that do not belong together or hold too little
 ├── CalibrationError    a calibration that cannot be done with what there is
+├── AnalysisError       an analysis that cannot be done with what there is
 ├── FederationError     clients that are not there or do not answer, a federation that is not reached
 └── RunError            a run folder that is missing, damaged or in the way
 
 A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
 """
+
+import sysconfig
+import traceback
+from pathlib import Path
 
 
 class CcvrError(Exception):
@@ -57,9 +62,21 @@ class CalibrationError(CcvrError):
     pass
 
 
+class AnalysisError(CcvrError):
+    pass
+
+
 class FederationError(CcvrError):
     pass
 
 
 class RunError(CcvrError):
     pass
+
+
+def users_line(error: BaseException) -> str | None:
+    """File and line of the user's own code that raised an error; None if only ours and the libraries' took part."""
+    libraries = (str(Path(__file__).parents[1]), *sysconfig.get_paths().values(), "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(libraries)]
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else None

@@ -1,10 +1,43 @@
-"""What the machine can hold."""
+"""What the machine has."""
 
 import contextlib
 import ctypes
+import math
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 from ccvr.core.errors import CcvrError
+
+CGROUPS, OURS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def cores() -> int:
+    """Cores that this process may use: a container or `taskset` may give it fewer than there are."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([allowed, *_quotas()]))
+
+
+def _quotas() -> Iterator[int]:
+    """Cores that control groups allow: ours and those around it (version 2), or the container's (version 1)."""
+    groups = [line.rstrip("\n").partition("::")[2] for line in _words(OURS, "\n") if line.startswith("0::")]
+    around = [folder for group in groups for folder in (Path(group), *Path(group).parents)]
+    for folder in [Path("/"), *around]:
+        yield from _cores_of(_words(CGROUPS / folder.relative_to("/") / "cpu.max"))
+    yield from _cores_of([word for name in ("quota", "period") for word in _words(CGROUPS / f"cpu/cpu.cfs_{name}_us")])
+
+
+def _words(path: Path, separator: str | None = None) -> list[str]:
+    try:
+        return path.read_text().split(separator)
+    except OSError:  # no such group, no such system
+        return []
+
+
+def _cores_of(words: list[str]) -> Iterator[int]:
+    """Quota and period, if there is a quota."""
+    if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
+        yield math.ceil(int(words[0]) / int(words[1]))
 
 
 def memory() -> int | None:

@@ -15,10 +15,13 @@ if os.name == "posix":
     import fcntl
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+RESUME = "See to its disk and permissions, then `ccvr resume` the run"
+
+
+def write_atomically(path: Path, content: bytes, *, remedy: str = RESUME) -> None:
     """Write a file so that whoever looks finds the old content or the new, also after a crash."""
     part = path.with_name(f".{path.name}.part")
-    with _writing(path):
+    with writing(path, remedy):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
@@ -33,19 +36,18 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path, remedy: str = RESUME) -> Iterator[None]:
     """A full disk or a forbidden folder is the user's to mend."""
     try:
         yield
     except OSError as error:
-        raise RunError(
-            f"{path} cannot be written ({error.strerror}). See to its disk and permissions, then `ccvr resume` the run."
-        ) from error
+        raise RunError(f"{path} cannot be written ({error.strerror}). {remedy}.") from error
 
 
 OWN = {
     *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
-    *("checkpoints", "memories", "statistics", "heads"),
+    *("checkpoints", "memories", "statistics", "heads", "analysis"),
+    *("report.html", "figures", "tensorboard"),
 }
 """Everything that a run folder holds."""
 
@@ -107,6 +109,13 @@ class RunFolder:
     def statistics(self, name: str) -> Path:
         return self.path / "statistics" / f"{name}.safetensors"
 
+    def analysis(self, name: str) -> Path:
+        return self.path / "analysis" / f"{name}.safetensors"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
     def head(self, label: str) -> Path:
         return self.path / "heads" / f"{label}.safetensors"
 
@@ -148,7 +157,7 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep every other process from writing into this run; a killed process holds nothing."""
         lock = self.path / ".lock"
-        with _writing(lock):
+        with writing(lock, "See to its disk and permissions, then give the command again"):
             file = lock.open("w")
         with file:
             self._lock(file)
@@ -186,7 +195,7 @@ class RunFolder:
 
     def append_round(self, record: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
-        with _writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
+        with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,5 @@
 """What a spec would cost, before anything is trained."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import torch
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.calibration.spec import Calibration
 from ccvr.calibration.table import find_calibrator
+from ccvr.core.machine import cores
 from ccvr.data.batches import TrainingImages
 from ccvr.data.catalogue import Extent, extent
 from ccvr.data.images import LabelledImages
@@ -59,11 +59,11 @@ def estimate(spec: Spec) -> Cost:
         head_kind=head_kind,
         seed=spec.seed,
     )
-    cohort = max(1, round(spec.training.client_fraction * spec.partition.num_clients))
+    cohort = spec.training.cohort(spec.partition.num_clients)
     share = cohort / spec.partition.num_clients * (1 - spec.data.validation)
     samples = round(size.train * share) * spec.training.local_epochs * spec.training.rounds
     state = num_bytes(parameters_of(model), buffers_of(model))
-    at_once = min(spec.processes(cohort), os.cpu_count() or 1)
+    at_once = min(spec.processes(cohort), cores())
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / at_once,

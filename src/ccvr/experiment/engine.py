@@ -1,25 +1,30 @@
 """What a run needs from its clients, and the engine that has them all in this process."""
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingImages, in_order
 from ccvr.data.images import Dataset
 from ccvr.data.partition import Partition
 from ccvr.experiment.spec import Spec
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
+from ccvr.models.state import Scratch, Tensors
 from ccvr.statistics.collect import Request, collect, read_features
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.training.local import Client
+from ccvr.training.algorithms import server_update
+from ccvr.training.local import Client, GlobalState
 from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, federate
-from ccvr.training.trainer import Trainer
+from ccvr.training.trainer import OneByOne, Trainer
 from ccvr.training.workers import Workers
 
 
@@ -58,6 +63,20 @@ class LocalEngine:
         with self._trainer(clients, memories) as trainer:
             yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
 
+    def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: Memories) -> Iterator[Tensors]:
+        """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
+        clients, training = self.clients(), self.spec.training
+        sent = GlobalState(state.parameters, state.buffers, server_update(training).broadcast(state.server))
+        remembered = {k: state.memories[k] for k in numbers if k in state.memories}
+        with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
+            copies = Memories(Path(folder))
+            for client, last in remembered.items():
+                copies.write(client, last, memories.read(client, last))
+            with self._trainer(clients, copies) as pool:
+                trainer = pool or OneByOne(Scratch(self.build()), training, self.spec.seed, copies)
+                for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
+                    yield result.parameters | result.buffers
+
     def clients(self) -> list[Client]:
         chosen = self.spec.data.augment
         augment = self.dataset.augment if chosen is None else chosen
@@ -66,7 +85,8 @@ class LocalEngine:
 
     def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
-        number = self.spec.processes(len(clients))
+        number = self.spec.processes(self.spec.training.cohort(len(clients)))
+        keep_freed_memory()
         if number == 1:
             return nullcontext()
         return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)

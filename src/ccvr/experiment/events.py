@@ -17,11 +17,12 @@ class Started:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """One round is trained, scored (``accuracy`` in percent) and safe."""
+    """One round is trained, scored (``accuracy`` in percent) and safe; ``loss`` is the clients' mean in training."""
 
     round: int
     rounds: int
     accuracy: float | None
+    test_loss: float | None
     loss: float
     samples: int
     seconds: float

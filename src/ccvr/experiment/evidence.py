@@ -33,9 +33,10 @@ class RunEvidence:
         return self.engine.features(self.model) if row.raw else self.statistics(row, options, seed=seed)
 
     def statistics(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics:
-        return gather(row, options, self._merged, seed=seed)
+        return gather(row, options, self.merged, seed=seed)
 
-    def _merged(self, request: Request) -> ClassStatistics:
+    def merged(self, request: Request) -> ClassStatistics:
+        """All clients' statistics of a request."""
         path = self.folder.statistics(_name(request))
         stored = self._stored(path)
         if stored is None:

@@ -18,10 +18,12 @@ from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import ClientsMissing, Event, Finished
+from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
-from ccvr.experiment.train import newest_state, train
+from ccvr.experiment.train import train
 from ccvr.training.algorithms import local_objectives, server_update
 
 EngineOf = Callable[[Setup], Engine]
@@ -47,7 +49,7 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
         write_atomically(folder.spec, to_toml(spec).encode())
-        yield from _execute(setup, clients, folder)
+        yield from logged(_execute(setup, clients, folder), folder, spec)
 
 
 def require_names(spec: Spec) -> None:
@@ -56,6 +58,7 @@ def require_names(spec: Spec) -> None:
     _require_held_out(spec.calibration.deploy, spec)
     server_update(spec.training)
     local_objectives(spec.training)
+    require_tensorboard(spec)
 
 
 def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Iterator[Event]:
@@ -66,14 +69,15 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Iterator[Eve
             return
         spec = read_spec(folder.spec)
         torch.set_num_threads(spec.threads)
+        require_tensorboard(spec)
         setup = prepare(spec)
-        yield from _execute(setup, engine(setup), folder)
+        yield from logged(_execute(setup, engine(setup), folder), folder, spec)
 
 
 def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
     _note(folder, spec.seed, "resumed")
-    _keep_partition(folder, setup.partition_bytes())
+    keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
     results = empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
@@ -111,16 +115,6 @@ def _require_held_out(label: str, spec: Spec) -> None:
         )
 
 
-def _keep_partition(folder: RunFolder, drawn: bytes) -> None:
-    """Who owns what must not change between a run's start and its end."""
-    if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
-        raise RunError(
-            f"{folder.partition} says that others own the images, or that they are others, than spec and data say now. "
-            "Undo what was changed in spec.toml or in the data, or start a new run."
-        )
-    write_atomically(folder.partition, drawn)
-
-
 def _note(folder: RunFolder, seed: int, what: str) -> None:
     """Keep where this run comes from: its first start, and each time that it was ``resumed`` or ``calibrated``."""
     now = provenance(seed)
@@ -144,19 +138,11 @@ def calibrate_again(
             raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         _require_held_out(chosen or "", spec)
-        torch.set_num_threads(spec.threads)
-        setup = prepare(spec)
-        _keep_partition(folder, setup.partition_bytes())
-        state = newest_state(folder, spec)
-        if state is None or state.round != spec.training.rounds:
-            raise RunError(
-                f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
-                "Delete its results.json and train the missing rounds again with `ccvr resume`."
-            )
-        model = state.load_into(setup.fresh_model())
+        require_tensorboard(spec)
+        run = reopen(folder)
+        setup, engine, model = run.setup, run.engine, run.model
         _note(folder, spec.seed, "calibrated")
-        engine = setup.engine()
-        for scored in fit_all(results, calibrations, setup, engine, model, folder):
+        for scored in logged(fit_all(results, calibrations, setup, engine, model, folder), folder, spec):
             deploy(results, results["deployed"], setup, engine, model, folder)  # a kill loses no finished head
             yield scored
         deploy(results, chosen or results["deployed"], setup, engine, model, folder)
@@ -172,4 +158,5 @@ def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str,
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:
     """Train and calibrate in one call; the run folder is ``out``, and what results.json says comes back."""
     events = list(start(spec, Path(out), overwrite=overwrite))
+    log_figures(RunFolder(Path(out)))
     return next(event.results for event in events if isinstance(event, Finished))

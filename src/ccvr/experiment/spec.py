@@ -1,6 +1,6 @@
 """The spec of a run: frozen dataclasses ↔ TOML ↔ command line."""
 
-import os
+import multiprocessing
 import re
 import tomllib
 from dataclasses import asdict, dataclass, field
@@ -12,6 +12,7 @@ import tomli_w
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, plain, require_finite
+from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
 from ccvr.training.spec import TrainingSpec
@@ -31,6 +32,14 @@ class CheckpointSpec:
             raise SpecError(f"checkpoint.every is {self.every}; give at least 1.")
         if self.keep < 0:
             raise SpecError(f"checkpoint.keep is {self.keep}; give 0 for all, or how many.")
+
+
+@dataclass(frozen=True)
+class LogSpec:
+    """Who else is told how a run goes."""
+
+    tensorboard: bool = False
+    """Log scalars by round, the label distribution and figures to RUN/tensorboard; needs ccvr[tensorboard]."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Spec:
     training: TrainingSpec = field(default_factory=TrainingSpec)
     calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+    log: LogSpec = field(default_factory=LogSpec)
     flower: FlowerSpec = field(default_factory=FlowerSpec)
 
     def __post_init__(self) -> None:
@@ -80,8 +90,9 @@ class Spec:
             raise SpecError(f"workers is {self.workers}; give a number from 1 to 1024.")
 
     def processes(self, num_clients: int) -> int:
-        """How many processes train so many clients; 1 is this one alone, as with CUDA."""
-        return min(self.workers or os.cpu_count() or 1, num_clients) if self.device == "cpu" else 1
+        """How many processes train a round of so many clients; 1 is this one alone, as with CUDA."""
+        alone = self.device != "cpu" or multiprocessing.current_process().daemon  # a daemon may have no children
+        return 1 if alone else min(self.workers or cores(), num_clients)
 
     @property
     def name(self) -> str:
@@ -94,7 +105,7 @@ class Spec:
         return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
 
 
-FREE = ("calibration.", "checkpoint.", "flower.", "data.root", "engine", "workers")
+FREE = ("calibration.", "checkpoint.", "log.", "flower.", "data.root", "engine", "workers")
 """Beginnings of the names of fields that the rounds do not depend on."""
 
 

@@ -68,9 +68,9 @@ def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, spec: 
 def _round_done(state: RoundState, counts: ClassCounts | None, seconds: float, spec: Spec) -> RoundDone:
     examples = sum(report.num_examples for report in state.clients)
     loss = sum(report.num_examples * report.metrics.loss for report in state.clients) / examples
-    accuracy = None if counts is None else counts.accuracy
+    accuracy, test_loss = (None, None) if counts is None else (counts.accuracy, counts.mean_loss)
     samples = examples * spec.training.local_epochs
-    return RoundDone(state.round, spec.training.rounds, accuracy, loss, samples, seconds)
+    return RoundDone(state.round, spec.training.rounds, accuracy, test_loss, loss, samples, seconds)
 
 
 def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ccvr.core.errors import ModelError
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEADS, Head, LinearHead
-from ccvr.models.taps import Kept, TappedBackbone
+from ccvr.models.taps import Capture, TappedBackbone
 from ccvr.models.transform import FeatureTransform
 
 
@@ -30,22 +30,6 @@ class Normalize(nn.Module):
         return x.to(self.scale.dtype).mul_(self.scale).sub_(self.shift) if x.dtype == torch.uint8 else x
 
 
-class _Capture(nn.Module):
-    """Stands where the head was and keeps what enters it.
-
-    Zeros of the head's shape go on: what the model does with its scores afterwards fits, and cannot change z in place.
-    """
-
-    def __init__(self, num_outputs: int) -> None:
-        super().__init__()
-        self.num_outputs = num_outputs
-        self.kept = Kept()
-
-    def forward(self, z: Tensor) -> Tensor:
-        self.kept.keep("the head", z)
-        return z.new_zeros(len(z), self.num_outputs)
-
-
 class Backbone(nn.Module):
     """A model without its head: what would enter the head comes out, whatever the model did after it."""
 
@@ -53,7 +37,7 @@ class Backbone(nn.Module):
         super().__init__()
         head = model.get_submodule(head_path)
         assert isinstance(head, nn.Linear | Head)
-        self._capture = [_Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
+        self._capture = [Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
         self.model = replaced(model, head, self._capture[0])
 
     def forward(self, x: Tensor) -> Tensor:

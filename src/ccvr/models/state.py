@@ -17,13 +17,19 @@ class Scratch(Generic[Model]):
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self._looked = False
+        self._passing: list[tuple[Place, Tensor]] = []
         self._parameters: dict[str, Place] = {}
         self._buffers: dict[str, Place] = {}
         for path, module in model.named_modules(remove_duplicate=False):
-            prefix = f"{path}." if path else ""
-            passing = module._non_persistent_buffers_set
-            self._parameters |= {prefix + key: (module._parameters, key) for key in module._parameters}
-            self._buffers |= {prefix + key: (module._buffers, key) for key in module._buffers if key not in passing}
+            prefix, passing = f"{path}." if path else "", module._non_persistent_buffers_set
+            for key, _ in module._parameters.items():
+                self._parameters[prefix + key] = (module._parameters, key)
+            for key, tensor in module._buffers.items():
+                if key not in passing:
+                    self._buffers[prefix + key] = (module._buffers, key)
+                elif tensor is not None:
+                    self._passing.append(((module._buffers, key), tensor.detach().clone()))
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters themselves, each once."""
@@ -31,15 +37,24 @@ class Scratch(Generic[Model]):
         return list({id(parameter): parameter for parameter in held if parameter is not None}.values())
 
     def parameters(self) -> Tensors:
-        """A copy of the trained tensors, on the CPU."""
-        return _copies(self._parameters)
+        """The trained tensors, without gradients: the model's own memory, so they change with it."""
+        return _held(self._parameters)
 
     def buffers(self) -> Tensors:
-        """A copy, on the CPU, of the tensors that are kept but not trained, such as BatchNorm's running moments."""
-        return _copies(self._buffers)
+        """The tensors that are kept but not trained, such as BatchNorm's running moments; the model's own memory."""
+        return _held(self._buffers)
+
+    def moved(self) -> list[str]:
+        """Tensors that are no longer where they were found: the model has other modules. Looked for once."""
+        if self._looked:
+            return []
+        self._looked, now = True, Scratch(self.model)
+        before, after = self._parameters | self._buffers, now._parameters | now._buffers
+        tables = {name: (id(table), id(after[name][0])) for name, (table, _) in before.items() if name in after}
+        return sorted((before.keys() ^ after.keys()) | {name for name, (old, new) in tables.items() if old != new})
 
     def load(self, tensors: Mapping[str, Tensor]) -> Model:
-        """Write every tensor, by its name."""
+        """Write every tensor, by its name; buffers that no state keeps become what they were at first."""
         held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
         there = [name for name, tensor in held.items() if tensor is not None]
         wrong = [name for name in there if tensors[name].shape != held[name].shape]
@@ -48,22 +63,34 @@ class Scratch(Generic[Model]):
             raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
         with torch.no_grad():
             torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
+        for (table, key), first in self._passing:
+            table[key] = first.clone()
         return self.model
 
 
-def _copies(places: Mapping[str, Place]) -> Tensors:
+def _held(places: Mapping[str, Place]) -> Tensors:
     held = {name: table[key] for name, (table, key) in places.items()}
-    return {name: tensor.detach().cpu().clone() for name, tensor in held.items() if tensor is not None}
+    return {name: tensor.detach() for name, tensor in held.items() if tensor is not None}
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The tensor's numbers on the CPU, one after the other: not sparse, expanded, conjugate or channels last."""
+    return tensor.detach().to_dense().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def copied(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Plain copies."""
+    return {name: plain(tensor).clone() for name, tensor in tensors.items()}
 
 
 def parameters_of(model: nn.Module) -> Tensors:
     """A copy of the trained tensors, on the CPU."""
-    return Scratch(model).parameters()
+    return copied(Scratch(model).parameters())
 
 
 def buffers_of(model: nn.Module) -> Tensors:
     """A copy, on the CPU, of the tensors that are kept but not trained."""
-    return Scratch(model).buffers()
+    return copied(Scratch(model).buffers())
 
 
 def num_bytes(*groups: Mapping[str, Tensor]) -> int:
@@ -74,25 +101,26 @@ class WeightedMean:
     """Σ w x / Σ w per name, folded one by one in float64; integer tensors keep their maximum."""
 
     def __init__(self) -> None:
-        self._sums: Tensors = {}
         self._dtypes: dict[str, torch.dtype] = {}
+        self._sums: Tensors = {}
+        self._maxima: Tensors = {}
         self._weight = 0.0
 
     def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
-        for name, tensor in tensors.items():
-            if not tensor.is_floating_point():
-                seen = self._sums.get(name, tensor)
-                self._sums[name] = torch.maximum(seen, tensor)
-            elif name in self._sums:
-                self._sums[name].add_(tensor, alpha=weight)  # in float64
-            else:
-                self._sums[name] = tensor.double() * weight
-            self._dtypes[name] = tensor.dtype
+        """The same names every time."""
+        if not self._dtypes:
+            self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+            numbers = {name for name, dtype in self._dtypes.items() if dtype.is_floating_point}
+            self._sums = {name: torch.zeros_like(tensors[name], dtype=torch.float64) for name in numbers}
+            self._maxima = {name: tensor for name, tensor in tensors.items() if name not in numbers}
+        if self._dtypes.keys() != tensors.keys():
+            raise ValueError(f"tensors of other names than before: {sorted(self._dtypes.keys() ^ tensors.keys())}")
+        if self._sums:
+            torch._foreach_add_(list(self._sums.values()), [tensors[name] for name in self._sums], alpha=weight)
+        self._maxima = {name: torch.maximum(most, tensors[name]) for name, most in self._maxima.items()}
         self._weight += weight
 
     def result(self) -> Tensors:
         """The means, in the type of the tensors that were added."""
-        return {
-            name: (total / self._weight if total.is_floating_point() else total).to(self._dtypes[name])
-            for name, total in self._sums.items()
-        }
+        means = {name: total / self._weight for name, total in self._sums.items()}
+        return {name: (means | self._maxima)[name].to(dtype) for name, dtype in self._dtypes.items()}

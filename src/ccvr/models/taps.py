@@ -63,6 +63,22 @@ class Kept:
         seen[name] = value
 
 
+class Capture(nn.Module):
+    """Stands where the head was and keeps what enters it.
+
+    Zeros of the head's shape go on: what the model does with its scores afterwards fits, and cannot change z in place.
+    """
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.num_outputs = num_outputs
+        self.kept = Kept()
+
+    def forward(self, z: Tensor) -> Tensor:
+        self.kept.keep("the head", z)
+        return z.new_zeros(len(z), self.num_outputs)
+
+
 class _Keep:
     """A hook that keeps what leaves a module, or what enters it. A class, so that a model with hooks can be saved."""
 
@@ -149,7 +165,7 @@ def find_taps(model: nn.Module, head: str, example: Tensor, taps: str | Sequence
     if not taps:
         return ()
     if taps == AUTO:
-        return _choose(_stages(model, head, example))
+        return _choose(stages(model, head, example)[:-1])  # z stands for the last
     names = taps.split("+") if isinstance(taps, str) else taps
     return tuple(_resolve(model, name) for name in names)
 
@@ -163,8 +179,8 @@ def _resolve(model: nn.Module, name: str) -> str:
     return found[0]
 
 
-def _stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tensor]]:
-    """The last output of each stage, in the order of a pass, but of the one that the head reads: z stands for it."""
+def stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tensor]]:
+    """The path and output of the last module of each stage before the head, in the order of a pass."""
     ran: list[tuple[str, nn.Module, Tensor]] = []
 
     def remember(path: str) -> Callable[..., None]:
@@ -177,23 +193,23 @@ def _stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Ten
         for hook in hooks:
             hook.remove()
     names = [path for path, _, _ in ran]
-    stages: list[tuple[str, Tensor]] = []
+    found: list[tuple[str, Tensor]] = []
     for path, module, output in ran:
-        if path == head:
+        if path == head or isinstance(module, Capture):
             break
         inner = any(other.startswith(f"{path}.") for other in names)  # its parts ran, so they speak for it
         usable = isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == example.shape[:1]
         if inner or not usable or output.dim() < 2 or names.count(path) > 1:
             continue
         if any(True for _ in module.parameters()):
-            stages.append((path, output))
-        elif stages and stages[-1][1].dim() != 3:  # what follows a series or tokens does not say which it is
-            stages[-1] = (path, output)
-    return stages[:-1]
+            found.append((path, output))
+        elif found and found[-1][1].dim() != 3:  # what follows a series or tokens does not say which it is
+            found[-1] = (path, output)
+    return found
 
 
-def _choose(stages: Sequence[tuple[str, Tensor]]) -> tuple[str, ...]:
-    paths = [path for path, output in stages if flatten(output).shape[1] <= 2000]
+def _choose(found: Sequence[tuple[str, Tensor]]) -> tuple[str, ...]:
+    paths = [path for path, output in found if flatten(output).shape[1] <= 2000]
     if len(paths) > MOST_TAPS:
         paths = [paths[round(i * (len(paths) - 1) / (MOST_TAPS - 1))] for i in range(MOST_TAPS)]
     return tuple(paths)

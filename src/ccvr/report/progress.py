@@ -1,5 +1,7 @@
 """Progress of a run: bars on a terminal, plain lines elsewhere, silence on request."""
 
+import statistics
+from collections import deque
 from types import TracebackType
 
 from rich.console import Console
@@ -10,8 +12,20 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+
+BESIDE = 28
+"""Width of the bar, the count and the time elapsed."""
+RECENT = 5
+"""Rounds from which the time left is told."""
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3:05 min, 2:03 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole // 60 % 60:02} h"
 
 
 class RunProgress:
@@ -20,17 +34,15 @@ class RunProgress:
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console = console
         self.quiet = quiet
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         if console.is_terminal and not quiet:
             self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
+                BarColumn(bar_width=8),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[facts]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[facts]}"),
                 console=console,
             )
 
@@ -49,17 +61,22 @@ class RunProgress:
         if done:
             self.say(f"resuming after round {done} of {rounds}")
         if self._bar:
-            self._task = self._bar.add_task("rounds", total=rounds, completed=done, facts="")
+            self._task = self._bar.add_task("", total=rounds, completed=done, facts="")
 
     def round(
         self, number: int, rounds: int, *, accuracy: float | None, loss: float, samples: int, seconds: float
     ) -> None:
-        facts = [f"loss {loss:.3f}"] if accuracy is None else [f"accuracy {accuracy:.2f} %", f"loss {loss:.3f}"]
-        facts.append(f"{samples / max(seconds, 1e-9):,.0f} samples/s")
+        score = [] if accuracy is None else [f"accuracy {accuracy:.2f} %"]
+        fit, speed = f"loss {loss:.3f}", f"{samples / max(seconds, 1e-9):,.0f} samples/s"
+        self._recent.append(seconds)
+        left = f"{duration(statistics.mean(self._recent) * (rounds - number))} left"
         if self._bar and self._task is not None:
+            facts = [left, *score, speed, fit]
+            while len("  ".join(facts)) > self.console.width - BESIDE and len(facts) > 1:
+                facts.pop()
             self._bar.update(self._task, completed=number, facts="  ".join(facts))
         else:
-            self.say(f"round {number}/{rounds}  {'  '.join(facts)}  {seconds:.1f} s")
+            self.say("  ".join([f"round {number}/{rounds}", *score, fit, speed, f"{seconds:.1f} s, {left}"]))
 
     def say(self, line: str) -> None:
         """One line, above the bars where there are any."""

@@ -1,9 +1,11 @@
 """One client's part of a round: a pure function of the global model, the client's images and its memory."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,7 +18,7 @@ from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, num_bytes
+from ccvr.models.state import Scratch, Tensors, copied, num_bytes, plain
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
@@ -33,11 +35,20 @@ class Client:
 
 @dataclass(frozen=True)
 class GlobalState:
-    """What the server sends: the model, and what its algorithm sends beside it."""
+    """What the server sends: the model, and what its algorithm sends beside it. On the CPU; nobody writes to it."""
 
     parameters: Tensors
     buffers: Tensors
     broadcast: Tensors
+
+    @cached_property
+    def model(self) -> Tensors:
+        """Parameters and buffers."""
+        return self.parameters | self.buffers
+
+    @cached_property
+    def model_bytes(self) -> int:
+        return num_bytes(self.model)
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class LocalMetrics:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What comes back from a client."""
+    """What comes back from a client. Its tensors are the model's until ``copied``."""
 
     client: int
     parameters: Tensors
@@ -65,6 +76,12 @@ class LocalResult:
     metrics: LocalMetrics
     remembers: bool = False
     """Whether the memory was put away for the client's next round."""
+
+    def copied(self) -> "LocalResult":
+        """With tensors of its own: the model may train the next client."""
+        return replace(
+            self, parameters=copied(self.parameters), buffers=copied(self.buffers), payload=copied(self.payload)
+        )
 
 
 def train_client(
@@ -78,33 +95,37 @@ def train_client(
     round: int,
     seed: int,
 ) -> LocalResult:
-    """Train a model of the right shape, whatever it holds, from the received state on one client's images."""
+    """Train a model of the right shape, whatever it holds, from the received state on one client's images.
+
+    The result's tensors are the model's own: take a copy before it trains again.
+    """
     started = time.perf_counter()
-    model = scratch.load(received.parameters | received.buffers)
+    model = scratch.load(received.model)
     _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
     with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
         rng = stream(seed, "batches", client=client.id, round=round)
-        try:
-            num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
-        except RuntimeError as error:  # torch's: memory, shapes
-            reason = str(error).strip().partition("\n")[0]
-            raise TrainingError(f"client {client.id} failed in round {round}: {reason}") from error
+        num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
     parameters, buffers = scratch.parameters(), scratch.buffers()
-    if not (np.isfinite(loss) and _is_finite(parameters)):
+    if other := scratch.moved() or sorted(received.model.keys() ^ parameters.keys() ^ buffers.keys()):
+        raise TrainingError(
+            f"the model has other tensors after client {client.id} trained in round {round}: {other[0]} is not what or "
+            "where it was. Make all modules and buffers when the model is built."
+        )
+    if not (math.isfinite(loss) and _is_finite(parameters)):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )
     outcomes = [objective.finish(num_steps) for objective in objectives]
-    payload: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.payload.items()}
-    kept: Tensors = {name: tensor.cpu() for outcome in outcomes for name, tensor in outcome.memory.items()}
+    payload: Tensors = {name: plain(tensor) for outcome in outcomes for name, tensor in outcome.payload.items()}
+    kept: Tensors = {name: plain(tensor) for outcome in outcomes for name, tensor in outcome.memory.items()}
     metrics = LocalMetrics(
         loss=loss,
-        head_row_norms=tuple(model.head.weight.detach().double().norm(dim=1).tolist()),
-        bytes_down=num_bytes(received.parameters, received.buffers, received.broadcast),
-        bytes_up=num_bytes(parameters, buffers, payload),
+        head_row_norms=tuple(torch.linalg.vector_norm(model.head.weight, dim=1, dtype=torch.float64).tolist()),
+        bytes_down=received.model_bytes + num_bytes(received.broadcast),
+        bytes_up=received.model_bytes + num_bytes(payload),
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
@@ -112,8 +133,8 @@ def train_client(
 
 def _is_finite(tensors: Tensors) -> bool:
     numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
-    norms = torch.stack(torch._foreach_norm(numbers))  # finite for finite numbers, unless they overflow; found soon
-    return bool(norms.isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in numbers)
+    total = torch.stack(torch._foreach_norm(numbers)).sum().item()  # of finite numbers it may overflow, so look again
+    return math.isfinite(total) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 @contextmanager
@@ -145,12 +166,17 @@ def _context(
     device = model.head.weight.device
     return LocalContext(
         model=model,
-        received={name: t.to(device) for name, t in (received.parameters | received.buffers).items()},
-        memory={name: tensor.to(device) for name, tensor in memory.items()},
-        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
-        labels=torch.from_numpy(client.images.source.labels.numpy()[client.indices]),
+        received=_on(device, received.model),
+        memory=_on(device, memory),
+        broadcast=_on(device, received.broadcast),
+        all_labels=client.images.source.labels,
+        indices=client.indices,
         lr=spec.lr,
     )
+
+
+def _on(device: torch.device, tensors: Tensors) -> Tensors:
+    return dict(tensors) if device.type == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _descend(

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save
 
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
-from ccvr.models.state import Tensors
+from ccvr.models.state import Tensors, copied
 
 
 class Memories:
@@ -27,9 +27,8 @@ class Memories:
             ) from error
 
     def write(self, client: int, round: int, memory: Tensors) -> None:
-        # Copies in plain order: safetensors refuses channels last, and tensors that share memory.
-        plain = {name: tensor.contiguous().clone() for name, tensor in memory.items()}
-        write_atomically(self._path(client, round), save(plain))
+        # Copies: safetensors refuses channels last, and tensors that share memory.
+        write_atomically(self._path(client, round), save(copied(memory)))
 
     def sweep(self, named: Collection[tuple[int, int]]) -> None:
         """Delete every memory but those of the named (client, round) pairs."""

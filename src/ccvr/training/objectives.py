@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, buffers_of, parameters_of
 
@@ -20,14 +21,20 @@ class LocalContext:
     model: SplitModel
     """The model that is being trained; at the start equal to the anchor."""
     received: Tensors
-    """The global model's parameters and buffers, as received."""
+    """The global model's parameters and buffers, as received. All clients share them: do not write to them."""
     memory: Tensors
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
-    """What the server sent beside the model."""
-    labels: Tensor
-    """The labels of this client's images."""
+    """What the server sent beside the model; shared as well."""
+    all_labels: Tensor
+    indices: IntArray
+    """The client's images among all."""
     lr: float
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The labels of this client's images."""
+        return torch.from_numpy(self.all_labels.numpy()[self.indices])
 
     @cached_property
     def label_counts(self) -> Tensor:

@@ -6,19 +6,20 @@ memory that both sides map, at a quarter of the pipe's price.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccvr.models.state import Tensors
-from ccvr.training.local import GlobalState, LocalResult
+from ccvr.models.state import Tensors, plain
+from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
+OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "memory"))
 ALIGNMENT = 64
 
 Key = tuple[str, str]
@@ -28,15 +29,15 @@ Packed = dict[str, tuple[Shape, NDArray[np.uint8]]]
 State = tuple[Packed, Packed, Packed]
 
 
-@dataclass(frozen=True)
-class Letter:
+class Letter(NamedTuple):
     """A result without its tensors: they are in a half of the mailbox, or, where there was no room, ``outside``."""
 
     half: int
     layout: dict[Key, Shape] | None
     """None: as in the letter before."""
     outside: dict[Key, tuple[Shape, NDArray[np.uint8]]]
-    bare: LocalResult
+    bare: dict[str, Any]
+    """The other fields."""
 
 
 def pack_state(state: GlobalState) -> State:
@@ -71,22 +72,23 @@ class Mailbox:
         self._half ^= 1
         places = self._places[self._half]
         if places:
-            torch._foreach_copy_(list(places.values()), [tensors[key].detach() for key in places])
+            with torch.no_grad():
+                torch._foreach_copy_(list(places.values()), [tensors[key] for key in places])
         outside = {key: (layout[key], _bytes_of(t)) for key, t in tensors.items() if key not in places}
-        bare: dict[str, Any] = {group: {} for group in (*CARRIED, "memory")}
-        return Letter(self._half, None if known else layout, outside, replace(result, **bare))
+        bare = {name: getattr(result, name) for name in OTHERS} | {"metrics": vars(result.metrics)}
+        return Letter(self._half, None if known else layout, outside, bare)
 
     def take(self, letter: Letter) -> LocalResult:
         """The result, copied out of the mailbox."""
         if letter.layout is not None:
             self._arrange(letter.layout)
-        groups: dict[str, Tensors] = {group: {} for group in CARRIED}
+        groups: dict[str, Any] = {group: {} for group in CARRIED}
         for (group, name), place in self._places[letter.half].items():
             groups[group][name] = place.clone()
         for (group, name), piece in letter.outside.items():
             groups[group][name] = _tensor(*piece)
-        carried: dict[str, Any] = dict(groups)
-        return replace(letter.bare, **carried)
+        others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
+        return LocalResult(**groups, **others, memory={})
 
     def _arrange(self, layout: dict[Key, Shape]) -> None:
         """Give every tensor its place in both halves, as long as there is room."""
@@ -105,7 +107,7 @@ def _pack(tensors: Mapping[str, Tensor]) -> Packed:
 
 
 def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy()  # as bytes: NumPy has no bfloat16
+    return plain(tensor).view(-1).view(torch.uint8).numpy()  # as bytes: NumPy has no bfloat16
 
 
 def _tensor(shape: Shape, content: NDArray[np.uint8]) -> Tensor:

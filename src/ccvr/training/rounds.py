@@ -46,7 +46,7 @@ class RoundState:
 def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[IntArray]:
     """Who trains in each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
     rng = stream(seed, "cohorts")
-    size = max(1, round(spec.client_fraction * num_clients))
+    size = spec.cohort(num_clients)
     return [np.sort(rng.choice(num_clients, size, replace=False)) for _ in range(spec.rounds)]
 
 

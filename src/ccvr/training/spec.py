@@ -39,6 +39,10 @@ class TrainingSpec:
         """``mu``, or what an algorithm takes without it."""
         return default if self.mu is None else self.mu
 
+    def cohort(self, num_clients: int) -> int:
+        """How many of so many clients train in a round."""
+        return max(1, round(self.client_fraction * num_clients))
+
     def __post_init__(self) -> None:
         least = {
             "rounds": (self.rounds, 1),

@@ -1,5 +1,6 @@
 """Who trains a cohort: this process, client after client. Workers do the same in several (workers.py)."""
 
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.algorithms import local_objectives
@@ -37,23 +39,43 @@ class OneByOne:
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         for client in cohort:
-            yield self.train_one(client, sent, remembered.get(client.id), round=round)
+            yield self.train_one(client, sent, remembered.get(client.id), round=round).copied()
 
     def train_one(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> LocalResult:
-        """One client, whose memory is on disk before its result is anybody's."""
-        memory = {} if last is None else self.memories.read(client.id, last)
-        factories = local_objectives(self.spec)
-        with _one_thread():
+        """One client, whose memory is on disk before its result is anybody's. The tensors are the model's."""
+        with _naming(client, round), _one_thread():
+            memory = {} if last is None else self.memories.read(client.id, last)
+            factories = local_objectives(self.spec)
             result = train_client(self.scratch, sent, client, memory, factories, self.spec, round=round, seed=self.seed)
-        if result.memory:
-            self.memories.write(client.id, round, result.memory)
+            if result.memory:
+                self.memories.write(client.id, round, result.memory)
         return replace(result, memory={}, remembers=bool(result.memory))
+
+
+@contextmanager
+def _naming(client: Client, round: int) -> Iterator[None]:
+    """Make one line of whatever a user's model or algorithm raises: which client, when, where, what."""
+    try:
+        yield
+    except CcvrError:
+        raise
+    except Exception as error:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = users_line(error) or f"{last.filename}:{last.lineno}"
+        reason = str(error).strip().partition("\n")[0]
+        raise TrainingError(
+            f"client {client.id} failed in round {round} ({type(error).__name__} in {where}: {reason}). "
+            "The run can be resumed."
+        ) from error
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Train as a worker does: another number of threads may round otherwise."""
     before = torch.get_num_threads()
+    if before == 1:
+        yield  # in a worker: torch tells every library each time it is told
+        return
     torch.set_num_threads(1)
     try:
         yield

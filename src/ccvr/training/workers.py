@@ -8,22 +8,22 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
+import threading
 import time
-import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ccvr.core.errors import CcvrError, TrainingError
 from ccvr.core.machine import keep_freed_memory
+from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.local import Client, GlobalState, LocalResult
@@ -35,14 +35,13 @@ from ccvr.training.trainer import OneByOne
 
 START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
-LIMIT = float(os.environ.get("CCVR_WORKER_LIMIT", "7200"))
-"""Seconds that may pass without any result."""
+LIMIT = min(max(float(os.environ.get("CCVR_WORKER_LIMIT", "7200")), 1.0), 1e6)
+"""Seconds that may pass without any result, or in the midst of a message."""
 MANY = 8
 """Clients left per worker from which on a worker gets the next one ahead of time."""
 
 
-@dataclass(frozen=True)
-class _Task:
+class _Task(NamedTuple):
     """One client's part of a round; ``last`` is the round of its memory."""
 
     place: int
@@ -79,28 +78,47 @@ class Workers:
         self._job = (build, spec, seed, memories.folder)
         self._clients, self._number = clients, min(number, len(clients))
         self._workers: list[_Worker] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> "Workers":
-        context = multiprocessing.get_context("spawn")
-        with tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True) as folder:
-            shared = SharedClients.write(Path(folder), self._clients)
-            try:
-                with _no_main_module():
-                    for _ in range(self._number):
-                        ours, theirs = context.Pipe()
-                        process = context.Process(target=_work, args=(theirs, shared, *self._job), daemon=True)
-                        process.start()
-                        theirs.close()
-                        self._workers.append(_Worker(process, ours))
-                self._await_all_ready()
-            except BaseException:
-                self.close()
-                raise
-        # The files are unlinked now, and live on in the workers' mappings: from here on a kill leaves nothing behind.
+        try:
+            shared = self._share()
+            self._start()
+            for worker in self._workers:
+                self._send(worker, (shared, *self._job))
+            self._await_all_ready()
+        except BaseException:
+            self.close()
+            raise
+        self._tidy()  # files live on in the workers' mappings: from here on a kill leaves nothing behind
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _share(self) -> SharedClients:
+        try:
+            self._folder = tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True)
+            return SharedClients.write(Path(self._folder.name), self._clients)
+        except OSError as error:
+            where = Path(self._folder.name).parent if self._folder else "any temporary folder"
+            raise TrainingError(f"no room for the images in {where}: {error}. Set TMPDIR.") from error
+
+    def _tidy(self) -> None:
+        if self._folder:
+            self._folder.cleanup()
+
+    def _start(self) -> None:
+        """Processes that know nothing yet: what they are started with goes through a pipe that has no limit."""
+        context = multiprocessing.get_context("spawn")
+        with bare_start():
+            for _ in range(self._number):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_work, args=(theirs,), daemon=True)
+                process.start()
+                theirs.close()
+                limit(ours, min(LIMIT, START_LIMIT))
+                self._workers.append(_Worker(process, ours))
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""
@@ -113,6 +131,7 @@ class Workers:
                 worker.process.kill()
                 worker.process.join()
         self._workers.clear()
+        self._tidy()  # where mapped files cannot be unlinked, now they can
 
     def _await_all_ready(self) -> None:
         ends = time.monotonic() + START_LIMIT
@@ -120,6 +139,7 @@ class Workers:
             if not worker.pipe.poll(max(0.0, ends - time.monotonic())):
                 raise TrainingError(f"a worker was not ready after {START_LIMIT:.0f} seconds. Lower --workers.")
             worker.mailbox = Mailbox(*self._receive(worker))
+            limit(worker.pipe, LIMIT)
 
     def train(
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
@@ -127,7 +147,7 @@ class Workers:
         """The results in the cohort's order; at most 2 × workers of them wait for an earlier one."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
         while any(worker.tasks for worker in self._workers):
-            self._collect(round)  # of a round whose results were not all asked for: they are nobody's
+            self._collect()  # of a round whose results were not all asked for: they are nobody's
         for worker in self._workers:
             worker.knows = False
         tasks = (_Task(place, client.id, remembered.get(client.id), round) for place, client in enumerate(cohort))
@@ -135,7 +155,7 @@ class Workers:
         for place in range(len(cohort)):
             self._hand_out(todo, parcel, len(waiting))
             while place not in waiting:
-                waiting |= self._collect(round)
+                waiting |= self._collect()
                 self._hand_out(todo, parcel, len(waiting) - (place in waiting))
             yield waiting.pop(place)
 
@@ -151,19 +171,22 @@ class Workers:
                     task, room = todo.popleft(), room - 1
                     known, worker.knows = worker.knows, True
                     worker.tasks.append(task)
-                    with contextlib.suppress(OSError):  # a dead worker is told apart when its results are awaited
-                        worker.pipe.send((task, None if known else parcel))
+                    self._send(worker, (task, None if known else parcel))
 
-    def _collect(self, round: int) -> dict[int, LocalResult]:
+    def _send(self, worker: _Worker, message: object) -> None:
+        try:
+            send(worker.pipe, message)
+        except BlockingIOError as error:
+            raise _silence([worker]) from error
+        except OSError:  # a worker that has ended is told apart when its results are awaited
+            pass
+
+    def _collect(self) -> dict[int, LocalResult]:
         """Wait for a result, or for the end of a worker."""
         busy = [worker for worker in self._workers if worker.tasks]
-        ready = wait([worker.pipe for worker in busy], LIMIT)
+        ready = readable([worker.pipe for worker in busy], LIMIT)
         if not ready:
-            names = ", ".join(str(worker.tasks[0].client) for worker in busy)
-            raise TrainingError(
-                f"no worker answered for {LIMIT:.0f} seconds in round {round} (clients {names}). "
-                "Resume the run, with CCVR_WORKER_LIMIT=SECONDS for more patience."
-            )
+            raise _silence(busy)
         found = {}
         for worker in busy:
             if worker.pipe in ready:
@@ -173,7 +196,9 @@ class Workers:
 
     def _receive(self, worker: _Worker) -> Any:
         try:
-            kind, content = worker.pipe.recv()
+            kind, content = receive(worker.pipe)
+        except BlockingIOError as error:
+            raise _silence([worker]) from error
         except (EOFError, OSError) as error:
             worker.process.join(10)
             raise TrainingError(_obituary(worker)) from error
@@ -182,57 +207,48 @@ class Workers:
         return worker.mailbox.take(content) if worker.mailbox else content
 
 
+def _silence(workers: Sequence[_Worker]) -> TrainingError:
+    tasks = [worker.tasks[0] for worker in workers if worker.tasks]
+    names = ", ".join(f"client {task.client} in round {task.round}" for task in tasks) or "nothing yet"
+    return TrainingError(
+        f"no worker answered for {LIMIT:.0f} seconds ({names}). "
+        "Resume the run, with CCVR_WORKER_LIMIT=SECONDS for more patience."
+    )
+
+
 def _obituary(worker: _Worker) -> str:
-    code = worker.process.exitcode
-    how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-    task = worker.tasks[0] if worker.tasks else None
+    how, task = ending(worker.process.exitcode), worker.tasks[0] if worker.tasks else None
     what = f"client {task.client} in round {task.round}" if task else "nothing yet"
-    hint = " Out of memory, perhaps: lower --workers." if code == -signal.SIGKILL else ""
+    hint = " Out of memory, perhaps: lower --workers." if how == "signal SIGKILL" else ""
     return f"the worker that trained {what} ended ({how}).{hint} The run can be resumed."
-
-
-@contextlib.contextmanager
-def _no_main_module() -> Iterator[None]:
-    """Keep new processes from running the user's script again: they need nothing of it."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 # --- in a worker ------------------------------------------------------------------------------------------------------
 
 
-def _work(
-    pipe: Connection,
-    shared: SharedClients,
-    build: Callable[[], SplitModel],
-    spec: TrainingSpec,
-    seed: int,
-    memories: Path,
-) -> None:
+def _work(pipe: Connection) -> None:
     """Train what comes through the pipe until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to deal with
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the parent could not keep it from us
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        shared, build, spec, seed, memories = receive(pipe)
         clients, scratch = shared.open(), Scratch(build())
         trainer = OneByOne(scratch, spec, seed, Memories(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:
             mailbox = Mailbox(path, room)
         except OSError as error:
-            pipe.send(("error", f"a worker found no room for its results in {path.parent}: {error}. Set TMPDIR."))
+            send(pipe, ("error", f"a worker found no room for its results in {path.parent}: {error}. Set TMPDIR."))
             return
-        pipe.send(("ready", (path, room)))
+        send(pipe, ("ready", (path, room)))
         sent: GlobalState | None = None
         while True:
-            task, parcel = pipe.recv()
+            task, parcel = receive(pipe)
             sent = sent if parcel is None else unpack_state(parcel)
             assert sent is not None
-            pipe.send(_answer(trainer, clients[task.client], sent, task, mailbox))
+            send(pipe, _answer(trainer, clients[task.client], sent, task, mailbox))
 
 
 def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task, mailbox: Mailbox) -> tuple[str, Any]:
@@ -240,10 +256,3 @@ def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task, m
         return "result", mailbox.put(trainer.train_one(client, sent, task.last, round=task.round))
     except CcvrError as error:
         return "error", str(error)
-    except Exception as error:  # a user's model may raise anything
-        where = error.__traceback__
-        while where is not None and where.tb_next is not None:
-            where = where.tb_next
-        line = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "an unknown place"
-        fact = f"{type(error).__name__} in {line}: {error}"
-        return "error", f"client {task.client} failed in round {task.round} ({fact}). The run can be resumed."

@@ -1,0 +1,25 @@
+"""The finished ones of the runs that a command names."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ccvr.core.errors import RunError
+from ccvr.core.run import RunFolder
+
+
+def finished_runs(paths: Sequence[Path], command: str) -> list[RunFolder]:
+    """Each run once; those that are not finished are told and left out."""
+    named: dict[Path, Path] = {}
+    for path in paths:
+        named.setdefault(path.resolve(), path)
+    folders = [RunFolder.open(path) for path in named.values()]
+    if not folders:
+        raise RunError(f"no run named. Give run folders: ccvr {command} runs/*")
+    finished = [folder for folder in folders if folder.results.is_file()]
+    for folder in folders:
+        if folder not in finished:
+            print(f"{folder.path} is not finished: go on with `ccvr resume {folder.path}`.", file=sys.stderr)
+    if not finished:
+        raise RunError("none of these runs is finished.")
+    return finished

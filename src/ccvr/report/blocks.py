@@ -1,0 +1,169 @@
+"""The parts of the page, from top to bottom."""
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from ccvr.report.drawn import Drawn
+from ccvr.report.groups import Group, Spread
+from ccvr.report.markup import as_name, as_setting, as_text, headline_number, number_cell, spread_cell
+from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.svg import inline
+
+FIELDS = (
+    *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
+    *("model.name", "training.algorithm", "training.rounds", "training.local_epochs", "training.batch_size"),
+    *("training.lr", "training.client_fraction", "calibration.methods"),
+)
+"""Fields of the spec that are shown at once; the rest unfolds."""
+
+
+def card(found: Group) -> str:
+    """The headline of one group: before → after, gain, worst class."""
+    label = found.deployed
+    before, after, gain = found.accuracy(UNCALIBRATED), found.accuracy(label), found.gain(label)
+    seeds = f", {len(found.runs)} seeds" if len(found.runs) > 1 else ""
+    if label == UNCALIBRATED:
+        head = f'<p class="big">{headline_number(before, "before")}</p><p>The model is saved without calibration.</p>'
+    else:
+        head = (
+            f'<p class="big">{headline_number(before, "before")} → {headline_number(after, "after")}</p>'
+            f"<p>{headline_number(gain, 'gain', '+', ' points')} with {as_name(label)}</p>"
+        )
+    worst = [(each, found.worst_class(each)) for each in dict.fromkeys([UNCALIBRATED, label])]
+    words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
+    lowest = f"<p>Worst class: {words}</p>" if words else ""
+    return f'<section class="card"><h2>{as_name(found.name)}{seeds}</h2>{head}{lowest}</section>'
+
+
+def _worst(found: Group, label: str, value: Spread) -> str:
+    run = found.runs[0]
+    if len(found.runs) > 1:
+        return f"{value.text()} %"
+    recalls = run.results["per_class_recall"][label]
+    return f"{value.text()} % ({as_name(run.class_names[recalls.index(value.mean)])})"
+
+
+def contents(drawn: Sequence[Drawn], sections: Sequence[str]) -> str:
+    links = ['<li><a href="#accuracies">Accuracy</a></li>', '<li><a href="#what">What was run</a></li>']
+    for name in sections:
+        inside = "".join(
+            f'<li><a href="#figure-{each.row.id}">{each.row.title}</a></li>'
+            for each in drawn
+            if each.row.section == name
+        )
+        links.append(f'<li><a href="#{_id(name)}">{name}</a><ul>{inside}</ul></li>')
+    links.append('<li><a href="#repeat">How to repeat it</a></li>')
+    return f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'
+
+
+def _id(section: str) -> str:
+    return section.lower().replace(" ", "-")
+
+
+def accuracies(groups: Sequence[Group]) -> str:
+    """Every head of every group: mean ± standard deviation over seeds."""
+    several = any(len(each.runs) > 1 for each in groups)
+    words, numbers = ["run", "head"][len(groups) == 1 :], ["accuracy, %", "gain", "worst class, %", "worst client, %"]
+    numbers += ["seeds"] * several
+    head = "".join(_header(name) for name in words) + "".join(_header(name, " class=n") for name in numbers)
+    rows = []
+    for each in groups:
+        for label in each.heads:
+            star = " *" if label == each.deployed else ""
+            cells = [
+                f"<td>{as_name(each.name)}</td>" * (len(groups) > 1),
+                f"<td>{as_name(label)}{star}</td>",
+                spread_cell(each.accuracy(label)),
+                spread_cell(None if label == UNCALIBRATED else each.gain(label), "+"),
+                spread_cell(each.worst_class(label)),
+                spread_cell(each.worst_client(label)),
+                number_cell(str(len(each.runs)), len(each.runs)) * several,
+            ]
+            rows.append(f"<tr>{''.join(cells)}</tr>")
+    note = " Mean ± standard deviation over seeds." if several else ""
+    return (
+        '<h2 id="accuracies">Accuracy</h2><p class="faint">On the test set; gain in points over the trained head. '
+        f"* saved as the run's model.{note} The headers sort.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy of every head">'
+        f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _header(name: str, kind: str = "") -> str:
+    return f'<th scope="col"{kind}><button type="button">{name}</button></th>'
+
+
+def what_was_run(groups: Sequence[Group]) -> str:
+    settings = [each.runs[0].settings for each in groups]
+    every = list(dict.fromkeys(key for each in settings for key in each))
+    apart = [key for key in every if any(each.get(key) != settings[0].get(key) for each in settings)]
+    first = [key for key in every if key in FIELDS or key in apart]
+    rest = [key for key in every if key not in first]
+    table = _settings(first, groups)
+    more = f"<details><summary>All other fields</summary>{_settings(rest, groups)}</details>" if rest else ""
+    return f'<h2 id="what">What was run</h2>{table}{more}'
+
+
+def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
+    head = "".join(f'<th scope="col">{as_name(each.name)}</th>' for each in groups)
+    rows = "".join(
+        f'<tr><th scope="row">{as_text(key)}</th>'
+        + "".join(f"<td>{as_setting(each.runs[0].settings.get(key))}</td>" for each in groups)
+        + "</tr>"
+        for key in keys
+    )
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="Fields of the spec">'
+        f'<table><thead><tr><th scope="col">field</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def section(name: str, drawn: Sequence[Drawn]) -> str:
+    return f'<h2 id="{_id(name)}">{name}</h2><div class="figures">{"".join(map(_figure, drawn))}</div>'
+
+
+def _figure(each: Drawn) -> str:
+    row = each.row
+    panels = "".join(
+        '<div class="panel">'
+        + (f"<p>{as_name(panel.name)}</p>" if len(each.panels) > 1 else "")
+        + inline(panel.figure, f"{row.id}-{number}", panel.alt)
+        + "</div>"
+        for number, panel in enumerate(each.panels)
+    )
+    kind = "wide" if len(each.panels) > 1 else ""
+    if row.columns == 3 <= len(each.panels):
+        kind += " three"
+    return (
+        f'<figure class="{kind}" aria-labelledby="figure-{row.id}">'
+        f'<h3 id="figure-{row.id}">{row.title}</h3><figcaption>{row.caption}</figcaption>'
+        f'<div class="panels">{panels}</div></figure>'
+    )
+
+
+def how_to_repeat(runs: Sequence[RunFiles]) -> str:
+    parts = ['<h2 id="repeat">How to repeat it</h2>']
+    for run in runs:
+        found = run.provenance
+        command = found.get("command")
+        words = shlex.join(map(str, command)) if isinstance(command, list) else "ccvr run spec.toml"
+        facts = {
+            "commit": found.get("commit"),
+            "seed": run.spec.get("seed"),
+            "started": found.get("started"),
+            **{f"version of {name}": value for name, value in _mapping(found.get("versions")).items()},
+            **_mapping(found.get("hardware")),
+        }
+        rows = "".join(
+            f'<tr><th scope="row">{as_text(key)}</th><td>{as_setting(value)}</td></tr>' for key, value in facts.items()
+        )
+        parts.append(
+            f"<h3>{as_name(run.name)}</h3><pre>{as_text(words)}</pre>"
+            f"<details><summary>Commit, versions, machine</summary><table><tbody>{rows}</tbody></table></details>"
+        )
+    return "".join(parts)
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}

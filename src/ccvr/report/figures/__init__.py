@@ -1,0 +1,1 @@
+"""Runs → figures; table.py has one row for each."""

@@ -1,0 +1,103 @@
+"""Who owns what, and what the clients' heads make of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ccvr.core.arrays import Array
+from ccvr.report.figures.cells import cells, strips
+from ccvr.report.figures.panel import Panel
+from ccvr.report.figures.rounds import by_round
+from ccvr.report.runs import RunFiles
+
+MOST_STRIPS = 200
+"""Rows of the figure that has every client and round; of more, rounds between first and last are left out."""
+
+
+def label_distribution(run: RunFiles) -> list[Panel]:
+    """Clients × classes: training images."""
+    counts = run.label_counts
+    if counts is None:
+        return []
+    totals = counts.sum(1)
+    missing = (counts == 0).sum(1).mean()
+    alt = (
+        f"Heatmap of {len(counts)} clients by {counts.shape[1]} classes: clients have {totals.min():,} to "
+        f"{totals.max():,} training images, and on average {missing:.1f} classes without any."
+    )
+    return [Panel(owners(counts, run.class_names), alt)]
+
+
+def owners(counts: Array, class_names: Sequence[str]) -> Figure:
+    return cells(counts, ("client", range(len(counts))), ("class", class_names), "training images")
+
+
+def client_norms(run: RunFiles) -> list[Panel]:
+    """What each client has, and the norms of its head's rows: in the first round, in the last, in all of them."""
+    rounds = {int(record["round"]): found for record in run.rounds if (found := _norms(record))}
+    if not rounds or run.label_counts is None:
+        return []
+    clients = sorted({client for found in rounds.values() for client in found})
+    owned = run.label_counts[clients]
+    share = 100 * owned / np.maximum(owned.sum(1, keepdims=True), 1)
+    figure = cells(
+        share, ("client", clients), ("class", run.class_names), "share of the client's images, %", low=0, digits=1
+    )
+    words = "Heatmap of the share of each class among a client's training images, in percent."
+    ends = dict.fromkeys((min(rounds), max(rounds)))
+    return [
+        Panel(figure, words, "label mix"),
+        *(_one_round(run, number, rounds[number]) for number in ends),
+        _every_round(run, share, clients, rounds),
+    ]
+
+
+def _norms(record: dict[str, Any]) -> dict[int, list[float]]:
+    """Client → norms of its head's rows after its training in one round."""
+    parts = sorted(record.get("clients", ()), key=lambda each: int(each["client"]))
+    return {int(each["client"]): each["head_row_norms"] for each in parts if each.get("head_row_norms")}
+
+
+def _one_round(run: RunFiles, number: int, found: dict[int, list[float]]) -> Panel:
+    clients, matrix = list(found), np.array(list(found.values()), dtype=float)
+    owned = run.label_counts[clients] if run.label_counts is not None else np.zeros_like(matrix)
+    has, lacks = matrix[owned > 0], matrix[owned == 0]
+    alt = f"Head-row norms of {len(clients)} clients in round {number}, by class."
+    if has.size and lacks.size:
+        alt += f" Mean {has.mean():.3f} for classes that a client has, {lacks.mean():.3f} for classes that it lacks."
+    figure = cells(matrix, ("client", clients), ("class", run.class_names), "row norm", digits=3)
+    return Panel(figure, alt, f"head-row norms in round {number}")
+
+
+def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[int, dict[int, list[float]]]) -> Panel:
+    """Each client a band: on the left its label mix, on the right its head's norms, first round on top."""
+    number = min(len(rounds), max(2, MOST_STRIPS // len(clients)))
+    chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
+    nothing = [np.nan] * len(run.class_names)
+    norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)
+    with np.errstate(all="ignore"):  # a head of zeros has no mean to compare with
+        relative = norms / norms.mean(axis=2, keepdims=True)
+    figure = strips(share, relative, clients, run.class_names, ("share of images, %", "row norm / mean of the head"))
+    alt = (
+        f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "
+        "mean of its head, beside the label mix of the client."
+    )
+    return Panel(figure, alt, f"every client, rounds {chosen[0]} to {chosen[-1]} downwards")
+
+
+def leans(runs: Sequence[RunFiles]) -> list[Panel]:
+    """A line for each run: how the clients' heads follow their labels, and how uneven they are."""
+    panels = []
+    for key, what, name in (
+        ("lean", "correlation of norms and samples", "leaning towards what the client has"),
+        ("spread", "deviation of norms over mean", "unevenness"),
+    ):
+        series = {}
+        for run in runs:
+            arrays = run.analyses["norms"][0] if "norms" in run.analyses else {}
+            pairs = zip(arrays.get("rounds", ()), arrays.get(key, ()), strict=True)
+            series[run.label] = [(float(x), float(y)) for x, y in pairs if np.isfinite(y)]
+        panels += by_round({run: points for run, points in series.items() if points}, what, "", name)
+    return panels

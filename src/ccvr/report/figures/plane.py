@@ -1,0 +1,70 @@
+"""Test features in the plane."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
+
+from ccvr.core.arrays import Array
+from ccvr.report.figures.panel import MOST_NAMES, Panel, sheet
+from ccvr.report.palette import COLOURS
+from ccvr.report.runs import RunFiles
+from ccvr.report.text import shown
+
+MOST_POINTS = 2000
+"""Points of a panel; more make the page heavy and hide each other."""
+
+
+class Shape(NamedTuple):
+    cap: Literal["round", "projecting"]
+    marker: str
+    size: float
+
+
+SHAPES = (Shape("round", "o", 2.2), Shape("projecting", "s", 2.0), Shape("round", "o", 3.6))
+"""Of the first classes, one for each colour; of the next, and so on."""
+
+
+def tsne(run: RunFiles) -> list[Panel]:
+    """Three times the same points: by their class, and by what each head takes them for."""
+    if "tsne" not in run.analyses:
+        return []
+    arrays, about = run.analyses["tsne"]
+    points, truth = arrays["points"], arrays["truth"]
+    drawn = np.unique(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int))
+    titles = {"truth": "true class", "before": "predicted before", "after": f"predicted after ({about['after']})"}
+    panels = []
+    for key, title in titles.items():
+        right = 100 * float(np.mean(arrays[key] == truth))
+        some = f", of which {len(drawn):,} are drawn" if len(drawn) < len(points) else ""
+        alt = f"t-SNE of {len(points):,} test features{some}, coloured by {title}; {right:.1f} % agree with the truth."
+        figure, axes = sheet(4.3)
+        handles = [_cloud(axes, points[drawn], arrays[key][drawn] == label, label) for label in np.unique(truth)]
+        axes.set(xticks=[], yticks=[])
+        axes.autoscale_view()
+        axes.spines[:].set_visible(False)
+        if len(run.class_names) <= MOST_NAMES:
+            names = [shown(run.class_names[label], 12) for label in np.unique(truth)]
+            figure.legend(handles, names, loc="outside lower center", ncols=5, handletextpad=0.1, columnspacing=0.8)
+        panels.append(Panel(figure, alt, title))
+    return panels
+
+
+def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
+    """Draw the points of a class, and give the mark that stands for them in a legend.
+
+    One path of very short lines with thick ends: a marker for each point would be five times the bytes.
+    """
+    colour, shape = COLOURS[label % len(COLOURS)], SHAPES[label // len(COLOURS) % len(SHAPES)]
+    length = np.array([np.ptp(points[:, 0]) / 50_000, 0])
+    ends = np.stack([points[chosen], points[chosen] + length], axis=1).reshape(-1, 2)
+    if len(ends):
+        path = Path(ends, np.tile([Path.MOVETO, Path.LINETO], len(ends) // 2))
+        path.should_simplify = False  # lines as short as these would be left out,
+        cloud = PathPatch(path, fc="none", ec=colour, lw=shape.size, capstyle=shape.cap)
+        cloud.set_snap(False)  # and those that are snapped to one pixel, too
+        axes.add_patch(cloud)
+    return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)

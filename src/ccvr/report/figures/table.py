@@ -1,0 +1,170 @@
+"""Every figure of a report: a row each."""
+
+from dataclasses import dataclass
+
+from ccvr.report.figures import clients, heads, inversion, likeness, plane, rounds, sweeps
+from ccvr.report.figures.panel import Draw, of_each_run
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure: where it stands, what it says, and how it is drawn; no panels mean that the runs lack its data."""
+
+    id: str
+    section: str
+    title: str
+    caption: str
+    draw: Draw
+    columns: int = 2
+    """Panels side by side on a wide screen."""
+
+
+CLIENTS, TRAINING, CALIBRATION = "The clients", "Training", "Calibration"
+INSIDE, PRIVACY, COST = "Inside the models", "What features give away", "Cost"
+
+FIGURES = (
+    Row(
+        "labels",
+        CLIENTS,
+        "Who owns what",
+        "Training images of each client, by class.",
+        of_each_run(clients.label_distribution),
+        columns=3,
+    ),
+    Row(
+        "client-norms",
+        CLIENTS,
+        "Label mix and head of each client",
+        "How much of a client's images each class is; norms of the head's rows after the client's training in the "
+        "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
+        "tend to be longer: its head leans towards them. Of many rounds some are drawn, first and last among them.",
+        of_each_run(clients.client_norms),
+    ),
+    Row(
+        "lean",
+        CLIENTS,
+        "How far the clients' heads lean, by round",
+        "Correlation of a head's row norms with the client's samples of each class, and the norms' standard deviation "
+        "over their mean; both are means over the round's clients, after their training.",
+        clients.leans,
+    ),
+    Row(
+        "accuracy",
+        TRAINING,
+        "Accuracy by round",
+        "The global model on the test set, before calibration.",
+        rounds.accuracy,
+    ),
+    Row(
+        "loss",
+        TRAINING,
+        "Loss by round",
+        "Of the global model on the test set, and the clients' mean during training, weighted by their images.",
+        rounds.losses,
+    ),
+    Row(
+        "heads",
+        CALIBRATION,
+        "Accuracy of every head",
+        "On the test set; in brackets the gain over the trained head, in points. The dotted line is the trained head. "
+        "Of more than 30 heads the first are drawn; the table above has all.",
+        of_each_run(heads.accuracy),
+        columns=3,
+    ),
+    Row(
+        "recall",
+        CALIBRATION,
+        "Recall of each class",
+        "Before calibration and with the head that the run's model has. Classes without test samples are left out.",
+        of_each_run(heads.recall),
+        columns=3,
+    ),
+    Row(
+        "mixes",
+        CALIBRATION,
+        "Accuracy under the clients' own mixes",
+        "Recalls weighted as each client has the classes: the mean over clients, the 10th percentile, the worst. "
+        "Of more than seven heads the first are drawn.",
+        of_each_run(heads.client_mixes),
+        columns=3,
+    ),
+    Row(
+        "confusion",
+        CALIBRATION,
+        "Confusion",
+        "Which class is taken for which, in percent of the true class: the trained head, then the calibrated one.",
+        of_each_run(heads.confusion),
+    ),
+    Row(
+        "norms",
+        CALIBRATION,
+        "Row norms of the global head",
+        "Before and after calibration. Uneven norms favour some classes.",
+        of_each_run(heads.norms),
+        columns=3,
+    ),
+    Row(
+        "virtual",
+        CALIBRATION,
+        "More virtual features",
+        "Calibrations that differ in the number of virtual features alone. Stars: the paper, CIFAR-10.",
+        of_each_run(sweeps.virtual_features),
+        columns=3,
+    ),
+    Row(
+        "clients",
+        CALIBRATION,
+        "More clients",
+        "Runs that differ in the number of clients alone; means over seeds. Stars: the paper, CIFAR-10, alpha 0.1.",
+        sweeps.clients,
+    ),
+    Row(
+        "amounts",
+        CALIBRATION,
+        "Calibration with real samples",
+        "What raw features of some or all training images would reach. Stars: the paper, CIFAR-10.",
+        of_each_run(sweeps.amounts),
+        columns=3,
+    ),
+    Row(
+        "separability",
+        CALIBRATION,
+        "Separability and gain",
+        "How far apart the Gaussians of two classes are on average, and what each calibration gained.",
+        sweeps.separability,
+    ),
+    Row(
+        "cka",
+        INSIDE,
+        "Likeness of the clients' models, by layer",
+        "Mean linear CKA over pairs of clients, each after one more round of local training. 1 is the same up to "
+        "rotation and scale. In the paper the classifier has the lowest.",
+        likeness.means,
+    ),
+    Row(
+        "cka-pairs",
+        INSIDE,
+        "Likeness of every two clients",
+        "Linear CKA in the first, a middle and the last layer.",
+        likeness.pairs,
+        columns=3,
+    ),
+    Row(
+        "tsne",
+        INSIDE,
+        "Test features in the plane",
+        "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
+        "features are good and the head is not. Of more than 2,000 points every so manyth is drawn.",
+        of_each_run(plane.tsne),
+        columns=3,
+    ),
+    Row(
+        "inversion",
+        PRIVACY,
+        "Pictures from features",
+        "Images reconstructed from the mean of n features through the run's own model. The best of n similarities "
+        "grows with n by itself, so compare with chance: n images that the mean is not of.",
+        of_each_run(inversion.inversion),
+    ),
+    Row("time", COST, "Time by round", "Training, averaging and scoring on the machine named below.", rounds.times),
+)

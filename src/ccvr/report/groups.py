@@ -1,0 +1,83 @@
+"""Runs that differ in their seed alone, taken together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from ccvr.report.runs import UNCALIBRATED, RunFiles
+
+MOST_DIFFERENCES = 4
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation (n − 1) of a number over seeds; of one seed there is no deviation."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(mean(values), stdev(values) if len(values) > 1 else None)
+
+    def text(self, sign: str = "") -> str:
+        return f"{self.mean:{sign}.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Repeats of one run."""
+
+    name: str
+    runs: tuple[RunFiles, ...]
+
+    @property
+    def heads(self) -> list[str]:
+        """Heads that every repeat has."""
+        first, *others = self.runs
+        return [label for label in first.accuracy if all(label in run.accuracy for run in others)]
+
+    @property
+    def deployed(self) -> str:
+        label = self.runs[0].deployed
+        return label if label in self.heads else UNCALIBRATED
+
+    def accuracy(self, label: str) -> Spread:
+        return Spread.of([run.accuracy[label] for run in self.runs])
+
+    def gain(self, label: str) -> Spread:
+        return Spread.of([run.accuracy[label] - run.before for run in self.runs])
+
+    def worst_class(self, label: str) -> Spread | None:
+        """The lowest recall of a class."""
+        recalls = [run.results["per_class_recall"][label] for run in self.runs]
+        known = [[each for each in row if each is not None] for row in recalls]
+        return Spread.of([min(row) for row in known]) if all(known) else None
+
+    def worst_client(self, label: str) -> Spread | None:
+        values = [run.results["client_accuracy"][label].get("worst") for run in self.runs]
+        return Spread.of(values) if None not in values else None
+
+
+def group(runs: Sequence[RunFiles]) -> list[Group]:
+    """Groups in the order of their first runs, named by what was run and by what sets them apart."""
+    found: list[list[RunFiles]] = []
+    for run in runs:
+        home = next((each for each in found if each[0].settings == run.settings), None)
+        if home is None:
+            found.append([run])
+        else:
+            home.append(run)
+    firsts = [each[0] for each in found]
+    return [Group(_name(each[0], firsts), tuple(each)) for each in found]
+
+
+def _name(run: RunFiles, others: Sequence[RunFiles]) -> str:
+    alike = [other.settings for other in others if other.what == run.what and other is not run]
+    apart = {key: value for key, value in run.settings.items() if any(value != each.get(key) for each in alike)}
+    return ", ".join([run.what, *(f"{key} {_short(value)}" for key, value in list(apart.items())[:MOST_DIFFERENCES])])
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,23 @@
+"""Text from runs, made fit to be shown."""
+
+import unicodedata
+
+
+def shown(name: object, most: int = 24) -> str:
+    """A name as a figure can show it: one line, not too long, nothing that turns the text around."""
+    text = "".join(" " if char.isspace() else char for char in plain(name))
+    return text if len(text) <= most else f"{text[: most - 9]}…{text[-8:]}"
+
+
+def plain(text: object) -> str:
+    """Text without what no document may hold, and without marks that turn the direction of what follows."""
+    return "".join(
+        "\N{REPLACEMENT CHARACTER}" if _is_forbidden(char) else char
+        for char in str(text)
+        if not 0x202A <= ord(char) <= 0x202E and not 0x2066 <= ord(char) <= 0x2069
+    )
+
+
+def _is_forbidden(char: str) -> bool:
+    """Control characters, halves of characters, and the last two of each plane, which are none."""
+    return (unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t") or ord(char) & 0xFFFE == 0xFFFE
