@@ -39,6 +39,7 @@ def test_a_run_equals_one_in_this_process(deployment, tmp_path):
     provenance = json.loads((tmp_path / "run" / "provenance.json").read_text())
     assert provenance["command"][:2] == ["ccvr", "run"]  # and no token of Flower's
     assert "token" not in json.dumps(provenance)
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_the_stage_and_a_client_that_lies(deployment, tmp_path):

@@ -133,6 +133,7 @@ def test_the_command_simulates(tmp_path):
     assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
     assert "round 2/2" in done.stdout
     assert f"{here['accuracy']['lda']:.2f}" in done.stdout
+    assert (tmp_path / "run" / "report.html").is_file()
     await_nobody(tmp_path)
     assert {each.name for each in tmp_path.iterdir()} == {"spec.toml", "run", "here"}
 
