@@ -34,6 +34,31 @@ def test_pages_and_figures(finished: Path, ccvr: Command, tmp_path: Path) -> Non
     assert (tmp_path / "a" / "figures" / "accuracy.png").is_file()
 
 
+def test_a_run_that_calibrates_nothing(ccvr: Command, tmp_path: Path) -> None:
+    code, out, err = ccvr("run", *WITH_PAGE[: WITH_PAGE.index("ccvr")], "--out", "mine")
+    assert (code, err) == (0, "")
+    assert "Report: mine/report.html\n" in out
+    assert "The model is saved without calibration." in (tmp_path / "mine" / "report.html").read_text()
+
+
+def test_unfinished_runs_are_told_and_left_out(finished: Path, ccvr: Command, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "a")
+    shutil.copytree(finished, tmp_path / "b")
+    (tmp_path / "b" / "results.json").unlink()
+    code, out, err = ccvr("report", "a", "b", "a/")
+    assert (code, out) == (0, "Report: a/report.html\n")
+    assert err == "b is not finished: go on with `ccvr resume b`.\n"
+
+
+def test_a_page_that_cannot_be_written_costs_no_run(ccvr: Command, tmp_path: Path) -> None:
+    process = ccvr("run", *SMALL, "--out", "mine", "--quiet")
+    assert process.code == 0
+    (tmp_path / "mine" / "report.html").mkdir()
+    code, _, err = ccvr("calibrate", "mine", "--method", "ccvr,label=more,epochs=1", "--quiet")
+    assert (code, err) == (0, "No report: mine/report.html is a folder. Name a file: -o mine/report.html/report.html\n")
+    assert "more" in (tmp_path / "mine" / "results.json").read_text()
+
+
 def test_mistakes_are_one_line(ccvr: Command, finished: Path, tmp_path: Path) -> None:
     assert ccvr("report").err == "RunError: no run named. Give run folders: ccvr report runs/*\n"
     assert ccvr("report", "gone").err.startswith("RunError: gone is not a run")

@@ -7,17 +7,21 @@ import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
 from ccvr.report.drawn import draw, save_figures
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group
 from ccvr.report.page import page
 from ccvr.report.runs import RunFiles, read_runs
-from tests.report.conftest import CALIBRATION, MakeRun, results, spec, write_run
+from tests.report.conftest import CALIBRATION, MakeRun, analyses, record, results, spec, write_run
 from tests.report.hostile import HOSTILE, write_hostile_runs
 from tests.report.realistic import POINTS, write_realistic_run
 
@@ -190,6 +194,72 @@ class TestFigures:
         (path / "partition.safetensors").unlink()
         text = page_of(path)
         assert "<title>class 40: 40.00 % → 40.00 %</title>" in text
+
+
+class TestOddRuns:
+    def test_without_calibration(self, make_run: MakeRun) -> None:
+        path = make_run(said=uncalibrated(results()))
+        arrays, _ = analyses()["separability"]
+        (path / "analysis" / "separability.safetensors").write_bytes(
+            arrays_to_bytes(arrays, {"mean": 1.0, "gains": {}})
+        )
+        text = page_of(path)
+        assert "The model is saved without calibration." in text
+        assert "separability" not in drawn_ids(text)
+        assert {"heads", "recall", "confusion", "norms", "tsne"} <= set(drawn_ids(text))
+
+    def test_of_other_data_and_models(self, make_run: MakeRun) -> None:
+        one = make_run("one")
+        said = results(class_names=["a", "b"])
+        said["per_class_recall"] = {label: [50.0, None] for label in said["accuracy"]}
+        two = make_run("two", made=spec(data__name="other"), said=said, analyzed=False)
+        save_file({"label_counts": np.ones((3, 2), dtype=np.int64)}, two / "partition.safetensors")
+        (two / "rounds.jsonl").unlink()
+        arrays, about = analyses()["cka"]
+        deeper = {**about, "layers": ["a", "b", "c", "head"], "mean": [0.9, 0.8, 0.7, 0.6]}
+        (two / "analysis").mkdir()
+        matrices = np.concatenate([arrays["cka"], arrays["cka"][:1]])
+        (two / "analysis" / "cka.safetensors").write_bytes(arrays_to_bytes({"cka": matrices}, deeper))
+        text = page_of(one, two)
+        assert "<title>two (fedavg), head: 0.600</title>" in text
+        assert ">layer</text>" in text, "layers of other names are numbered"
+
+    def test_what_is_not_a_number_is_not_drawn(self, make_run: MakeRun) -> None:
+        path = make_run()
+        arrays, about = analyses()["cka"]
+        dead = arrays["cka"].copy()
+        dead[1] = np.nan
+        means = {**about, "mean": [0.9, float("nan"), 0.3]}
+        (path / "analysis" / "cka.safetensors").write_bytes(arrays_to_bytes({"cka": dead}, means))
+        lines = [{**record(1), "loss": None}, {**record(2), "accuracy": float("nan")}, record(3)]
+        (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        text = page_of(path)
+        assert "<title>run (fedavg), a: 0.900</title>" in text
+        assert "<title>run (fedavg), b: nan</title>" not in text
+        assert "<title>run: nan % (round 2)</title>" not in text
+        assert "lowest in head" in text
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), "67", None, [1]])
+    def test_with_results_that_are_no_numbers_are_one_error(self, value: object, make_run: MakeRun) -> None:
+        said = results()
+        said["accuracy"]["ccvr"] = value
+        with pytest.raises(RunError, match="does not say all"):
+            RunFiles.read(make_run(said=said))
+
+    @pytest.mark.parametrize("row", [[1.0, 2.0, "x"], [1.0, 2.0, float("nan")], 7, None])
+    def test_with_recalls_that_are_no_numbers_are_one_error(self, row: object, make_run: MakeRun) -> None:
+        said = results()
+        said["per_class_recall"]["ccvr"] = row
+        with pytest.raises(RunError, match="does not say all"):
+            RunFiles.read(make_run(said=said))
+
+
+def uncalibrated(said: dict[str, Any]) -> dict[str, Any]:
+    """The results of a run that calibrated nothing."""
+    kept = {
+        key: {"uncalibrated": said[key]["uncalibrated"]} for key in ("accuracy", "per_class_recall", "client_accuracy")
+    }
+    return {**said, **kept, "calibrations": {}, "deployed": "uncalibrated"}
 
 
 @pytest.fixture(scope="module")
