@@ -12,13 +12,13 @@ demo: .venv/.runtime        ## train on the embedded digits, calibrate, print wh
 venv: .venv/.dev            ## the project with all extras and developer tools
 
 test: venv lint             ## what must hold before a change lands
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow and not flower_slow"
 
 test-all: venv lint         ## the same with the slow tests
 	$(BIN)/pytest -n 2
 
 check: venv lint            ## the quick one for daily use
-	$(BIN)/pytest -n 2 -m "not slow" -x --ignore=tests/end_to_end
+	$(BIN)/pytest -n 2 -m "not slow and not flower and not flower_slow" -x --ignore=tests/end_to_end
 
 lint: venv
 	$(BIN)/ruff check .

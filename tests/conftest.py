@@ -14,6 +14,20 @@ settings.load_profile("repeatable")
 
 from ccvr.data.sources.rows import SOURCES  # noqa: E402
 
+TOGETHER = tuple(f"tests/flower/test_{name}.py" for name in ("simulation", "deployment", "slow"))
+"""Files whose tests share what takes long to start: with several workers, each of them runs in one."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling  # now: without xdist nobody calls this
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((path for path in TOGETHER if nodeid.startswith(path)), nodeid)
+
+    return Together(config, log)
+
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory):

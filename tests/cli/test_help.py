@@ -20,6 +20,8 @@ OPTIONS = {
         "--seed",
         "--training.rounds",
         "--calibration.methods",
+        "--engine",
+        "--flower.superlink",
     ],
     "resume": ["The run folder", "--quiet"],
     "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],

@@ -51,6 +51,20 @@ MISTAKES = {
     "run --device tpu": (
         f"UsageError: invalid choice 'tpu' for argument '--device'. Expected one of ('cpu', 'cuda'). {FROM_RUN}"
     ),
+    "run --engine flwr": (
+        f"UsageError: invalid choice 'flwr' for argument '--engine'. Expected one of ('local', 'flower'). {FROM_RUN}"
+    ),
+    "run --flower.quorum 0": "SpecError: flower.quorum is 0.0; give a number above 0, at most 1.",
+    "run --flower.timeout 0": "SpecError: flower.timeout is 0.0; give a number above 0.",
+    "run --out x --engine flower --flower.superlink link": (
+        "SpecError: oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
+    ),
+    "run --out x --engine flower --device cuda": (
+        'SpecError: device is "cuda"; our simulation on Flower uses the CPU alone. Use --device cpu.'
+    ),
+    "run --out x --engine flower --calibration.deploy ccrv": (
+        'SpecError: calibration.deploy is "ccrv", which is no label. Choose one of: ccvr, uncalibrated.'
+    ),
     "run --out x --training.rounds 0": "SpecError: training.rounds is 0; give at least 1.",
     "run --out x --training.lr nan": "SpecError: training.lr is nan; give a number above 0.",
     "run --out x --training.algorithm fedavgg": (

@@ -47,7 +47,7 @@ def select(
         raise CalibrationError(f'the original "{original}" is not among the candidates: {known}. Add it.')
     sums: dict[str, ClassCounts] = {}
     for client, replies in enumerate(counts):
-        _require_sound(candidates, replies, client)
+        require_sound(candidates, replies, client)
         if sums and replies[original].total.shape != sums[original].total.shape:
             raise CalibrationError(f"client {client} counts other classes than those before it.")
         for name in candidates:
@@ -77,7 +77,8 @@ def _mean_recall(counts: ClassCounts) -> tuple[float, float]:
     return 100 * recall.mean().item(), 100 * error.item()
 
 
-def _require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts], client: int) -> None:
+def require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts], client: int) -> None:
+    """Refuse counts of one client that no samples have."""
     totals = []
     for name in candidates:
         if name not in replies:

@@ -11,7 +11,7 @@ from rich.console import Console
 from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import analyze
-from ccvr.experiment.events import Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
@@ -36,8 +36,9 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         unfinished = folder.spec.is_file() and not folder.results.is_file()
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
-    page = write_report_of(path) if report and worked else None
-    if worked:
+    is_here = RunFolder(path).spec.is_file()  # a federation's run is where its server is
+    page = write_report_of(path) if report and worked and is_here else None
+    if worked and is_here:
         with _telling("Figures are not logged"):
             log_figures(RunFolder(path))
     if not quiet:
@@ -45,7 +46,8 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         print(headline(results))
         if page is not None:
             print(f"Report: {page}")
-        print(f'Run folder: {path}\nThe calibrated model, in Python: ccvr.load("{path}")')
+        where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
+        print(f'Run folder: {where}\nThe calibrated model, in Python: ccvr.load("{path}")')
 
 
 def write_report_of(path: Path) -> Path | None:
@@ -90,5 +92,8 @@ def show(event: Event, progress: RunProgress) -> None:
             progress.say(f"{event.label}: accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s")
             if event.absent:
                 progress.say(f"{event.label}: no client has samples of {', '.join(event.absent)}")
+        case ClientsMissing():
+            for client, reason in event.clients.items():
+                progress.say(f"{event.question}: client {client} is missing ({reason})")
         case Finished():
             pass

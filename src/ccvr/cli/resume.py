@@ -6,9 +6,9 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
+from ccvr.cli.engines import go_on
 from ccvr.cli.follow import follow
 from ccvr.core.run import RunFolder
-from ccvr.experiment.pipeline import resume
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class ResumeArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ResumeArguments, argv, prog="ccvr resume")
-    events = resume(RunFolder.open(arguments.run))
+    events = go_on(RunFolder.open(arguments.run))
     follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)

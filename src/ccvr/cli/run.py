@@ -8,10 +8,10 @@ from typing import Annotated
 from tyro.conf import arg
 
 from ccvr.cli.arguments import parse
+from ccvr.cli.engines import begin
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.experiment.cost import estimate
-from ccvr.experiment.pipeline import start
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, to_toml
 
@@ -48,7 +48,7 @@ def command(argv: list[str]) -> None:
         print(f"{to_toml(spec)}\n{cost}")
         return
     path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
-    events = start(spec, path, overwrite=arguments.overwrite)
+    events = begin(spec, path, overwrite=arguments.overwrite)
     follow(events, path, quiet=arguments.quiet, report=arguments.report)
 
 

@@ -11,6 +11,7 @@ CcvrError
 ├── StatisticsError     statistics that do not belong together or hold too little
 ├── CalibrationError    a calibration that cannot be done with what there is
 ├── AnalysisError       an analysis that cannot be done with what there is
+├── FederationError     clients that are not there or do not answer, a federation that is not reached
 └── RunError            a run folder that is missing, damaged or in the way
 
 A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
@@ -62,6 +63,10 @@ class CalibrationError(CcvrError):
 
 
 class AnalysisError(CcvrError):
+    pass
+
+
+class FederationError(CcvrError):
     pass
 
 

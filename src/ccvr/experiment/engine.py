@@ -43,6 +43,9 @@ class Engine(Protocol):
     def score(self, model: SplitModel) -> Iterator[ClassCounts]:
         """Each client's counts on its held-out part."""
 
+    def missing(self) -> dict[str, dict[int, str]]:
+        """By what was asked, the clients that did not answer, and why."""
+
 
 @dataclass(frozen=True)
 class LocalEngine:
@@ -56,13 +59,13 @@ class LocalEngine:
     """Makes a fresh model, here or in another process."""
 
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
-        clients, training, seed = self._clients(), self.spec.training, self.spec.seed
+        clients, training, seed = self.clients(), self.spec.training, self.spec.seed
         with self._trainer(clients, memories) as trainer:
             yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
 
     def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: Memories) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
-        clients, training = self._clients(), self.spec.training
+        clients, training = self.clients(), self.spec.training
         sent = GlobalState(state.parameters, state.buffers, server_update(training).broadcast(state.server))
         remembered = {k: state.memories[k] for k in numbers if k in state.memories}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
@@ -74,7 +77,7 @@ class LocalEngine:
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
                     yield result.parameters | result.buffers
 
-    def _clients(self) -> list[Client]:
+    def clients(self) -> list[Client]:
         chosen = self.spec.data.augment
         augment = self.dataset.augment if chosen is None else chosen
         images = TrainingImages.prepare(self.dataset.train, augment=augment)
@@ -113,3 +116,6 @@ class LocalEngine:
     def score(self, model: SplitModel) -> Iterator[ClassCounts]:
         for shard in self.held_out.shards:
             yield score(model, in_order(self.dataset.train, shard), self.dataset.num_classes)
+
+    def missing(self) -> dict[str, dict[int, str]]:
+        return {}  # a client that fails here ends the run

@@ -40,8 +40,17 @@ class HeadScored:
 
 
 @dataclass(frozen=True)
+class ClientsMissing:
+    """Some clients did not answer what they were asked, and the others are enough."""
+
+    question: str
+    clients: dict[str, str]
+    """Why, by number."""
+
+
+@dataclass(frozen=True)
 class Finished:
     results: Results
 
 
-Event = Started | RoundDone | HeadScored | Finished
+Event = Started | RoundDone | HeadScored | ClientsMissing | Finished

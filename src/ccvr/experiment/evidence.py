@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ccvr.calibration.gather import gather
 from ccvr.calibration.spec import CalibrationOptions
 from ccvr.calibration.table import Calibrator
 from ccvr.core.errors import StatisticsError
 from ccvr.core.run import RunFolder, write_atomically
-from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
 from ccvr.models.split import SplitModel
-from ccvr.statistics.collect import Request, random_features
+from ccvr.statistics.collect import Request
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 
@@ -33,18 +33,7 @@ class RunEvidence:
         return self.engine.features(self.model) if row.raw else self.statistics(row, options, seed=seed)
 
     def statistics(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics:
-        kind, taps = row.kind_of(options), row.taps_of(options)
-        if kind != "kernel":
-            transform = str(row.transform_of_statistics(options))
-            return self.merged(Request(kind, transform, taps, options.min_count))
-        first = self.merged(Request("diagonal", "none", taps, options.min_count))
-        projection = random_features(
-            first,
-            num_features=options.num_features,
-            bandwidth=options.bandwidth,
-            seed=derive_seed(seed, "projection"),
-        )
-        return self.merged(Request(kind, "none", taps, options.min_count, projection))
+        return gather(row, options, self.merged, seed=seed)
 
     def merged(self, request: Request) -> ClassStatistics:
         """All clients' statistics of a request."""

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ccvr.core.errors import RunError
+from ccvr.core.errors import ModelError, RunError
 from ccvr.core.run import RunFolder
 from ccvr.models.build import ImageShape, ModelSpec, build_model
 from ccvr.models.heads import HEADS, Head
@@ -35,6 +35,15 @@ def read_head(path: Path) -> Head:
     header, tensors = _read(path, HEAD_FORMAT)
     with _understood(path):
         return _head(header, tensors)
+
+
+def head_from_bytes(blob: bytes) -> Head:
+    """The head in bytes of ``head_bytes``, on its way between machines."""
+    try:
+        return _head(*tensors_from_bytes(blob, format=HEAD_FORMAT))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ModelError(f"these bytes are no head of ours ({reason}).") from error
 
 
 def _head(header: dict[str, Any], tensors: Tensors) -> Head:

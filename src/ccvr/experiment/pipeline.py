@@ -4,7 +4,7 @@ Everything is a function of the spec and the newest checkpoint, so a run that wa
 bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
-from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.engine import Engine
+from ccvr.experiment.events import ClientsMissing, Event, Finished
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
 from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
@@ -25,25 +26,42 @@ from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.train import train
 from ccvr.training.algorithms import local_objectives, server_update
 
+EngineOf = Callable[[Setup], Engine]
 
-def start(spec: Spec, path: Path, *, overwrite: bool = False) -> Iterator[Event]:
+
+def engine_here(setup: Setup) -> Engine:
+    """The engine of this process, for specs that ask for it."""
+    if setup.spec.engine != "local":
+        raise SpecError(
+            f'engine is "{setup.spec.engine}", which only the command starts: `ccvr run`, or `ccvr resume RUN`.'
+        )
+    return setup.engine()
+
+
+def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf = engine_here) -> Iterator[Event]:
     """A new run at ``path``. Whatever can be wrong with the spec is found before the folder is made."""
     spec = replace(spec, data=spec.data.anchored())
     torch.set_num_threads(spec.threads)
+    require_names(spec)
+    setup = prepare(spec)
+    setup.fresh_model()
+    clients = engine(setup)
+    folder = RunFolder.create(path, overwrite=overwrite)
+    with folder.locked():
+        write_atomically(folder.spec, to_toml(spec).encode())
+        yield from logged(_execute(setup, clients, folder), folder, spec)
+
+
+def require_names(spec: Spec) -> None:
+    """Find mistakes in what a spec names, before anything is loaded."""
     parse_calibrations(spec.calibration)
     _require_held_out(spec.calibration.deploy, spec)
     server_update(spec.training)
     local_objectives(spec.training)
     require_tensorboard(spec)
-    setup = prepare(spec)
-    setup.fresh_model()
-    folder = RunFolder.create(path, overwrite=overwrite)
-    with folder.locked():
-        write_atomically(folder.spec, to_toml(spec).encode())
-        yield from logged(_execute(setup, folder), folder, spec)
 
 
-def resume(folder: RunFolder) -> Iterator[Event]:
+def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Iterator[Event]:
     """Bring a run to its end, from wherever it is."""
     with folder.locked():
         if folder.results.is_file() and folder.model.is_file():
@@ -52,22 +70,42 @@ def resume(folder: RunFolder) -> Iterator[Event]:
         spec = read_spec(folder.spec)
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
-        yield from logged(_execute(prepare(spec), folder), folder, spec)
+        setup = prepare(spec)
+        yield from logged(_execute(setup, engine(setup), folder), folder, spec)
 
 
-def _execute(setup: Setup, folder: RunFolder) -> Iterator[Event]:
+def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]:
     spec = setup.spec
     _note(folder, spec.seed, "resumed")
     keep_partition(folder, setup.partition_bytes())
     model = setup.fresh_model()
-    engine, results = setup.engine(), empty_results(setup.dataset.class_names, len(setup.kept))
+    results = empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
-    yield from train(setup, engine, model, folder)
+    yield from _naming_the_missing(train(setup, engine, model, folder), engine)
     yield score_trained(results, setup, engine, model, folder)
-    yield from fit_all(results, calibrations, setup, engine, model, folder)
+    yield from _naming_the_missing(fit_all(results, calibrations, setup, engine, model, folder), engine)
+    if missing := _missing(engine):
+        results["missing"] = missing
     wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, setup, engine, model, folder)
     yield Finished(results)
+
+
+def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
+    """The same events, and in front of one whose question some clients did not answer, who they are."""
+    told = set(_missing(engine))
+    for event in events:
+        for question, clients in _missing(engine).items():
+            if question not in told:
+                told.add(question)
+                yield ClientsMissing(question, clients)
+        yield event
+
+
+def _missing(engine: Engine) -> dict[str, dict[str, str]]:
+    """As JSON has it."""
+    silent = engine.missing().items()
+    return {question: {str(client): why for client, why in clients.items()} for question, clients in silent}
 
 
 def _require_held_out(label: str, spec: Spec) -> None:

@@ -43,6 +43,24 @@ class LogSpec:
 
 
 @dataclass(frozen=True)
+class FlowerSpec:
+    """How clients are reached with ``engine = "flower"``."""
+
+    superlink: str = ""
+    """Name of a SuperLink connection in Flower's configuration; without it Flower simulates the clients here."""
+    quorum: float = 1.0
+    """Part of the clients that must answer in each exchange; the missing ones are named."""
+    timeout: float = 3600.0
+    """Seconds that an exchange with the clients may take."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quorum <= 1:
+            raise SpecError(f"flower.quorum is {self.quorum}; give a number above 0, at most 1.")
+        if not self.timeout > 0:
+            raise SpecError(f"flower.timeout is {self.timeout}; give a number above 0.")
+
+
+@dataclass(frozen=True)
 class Spec:
     """Everything that decides what a run computes."""
 
@@ -53,6 +71,8 @@ class Spec:
     """Threads of statistics and calibration; part of the spec because another number may round differently."""
     workers: int | None = None
     """Processes that train clients, one thread each; without it as many as there are cores. Changes no result."""
+    engine: Literal["local", "flower"] = "local"
+    """Where the clients are: on this machine, or where Flower reaches them (docs/flower.md)."""
     data: DataSpec = field(default_factory=DataSpec)
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     model: ModelSpec = field(default_factory=ModelSpec)
@@ -60,6 +80,7 @@ class Spec:
     calibration: CalibrationSpec = field(default_factory=CalibrationSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     log: LogSpec = field(default_factory=LogSpec)
+    flower: FlowerSpec = field(default_factory=FlowerSpec)
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -84,14 +105,14 @@ class Spec:
         return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
 
 
-LATER = ("calibration.", "checkpoint.", "log.")
-FREE = ("data.root", "workers")
+FREE = ("calibration.", "checkpoint.", "log.", "flower.", "data.root", "engine", "workers")
+"""Beginnings of the names of fields that the rounds do not depend on."""
 
 
 def training_settings(spec: Spec) -> dict[str, Any]:
     """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
     fields = flat(asdict(spec))  # with what is None, which plain() leaves out
-    return {name: value for name, value in fields.items() if not name.startswith(LATER) and name not in FREE}
+    return {name: value for name, value in fields.items() if not name.startswith(FREE)}
 
 
 def to_toml(spec: Spec) -> str:

@@ -1,0 +1,1 @@
+"""Flower's PyTorch quickstart with a calibration at its end."""

@@ -1,0 +1,90 @@
+"""The client's side of the stage: a ClientApp that answers questions about the server's model."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from ccvr.core.errors import CcvrError, FederationError
+from ccvr.flower.messages import ERROR, pack
+from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
+from ccvr.statistics.collect import Batches
+
+Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches, Batches]]
+SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
+"""Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
+
+
+def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool = False) -> None:
+    """Let ``app`` answer ``ccvr.flower.calibrate``.
+
+    ``load(context)`` gives this client's model, whatever its weights, batches (inputs, labels [B]) of its training data
+    and, for a validation, batches that entered neither training nor statistics. Classes of fewer than ``min_count``
+    samples are withheld, whatever the server asks for. ``unmasked`` lets answers go out although secure aggregation is
+    configured, which does not cover them.
+    """
+
+    def loaded(context: Context) -> tuple[nn.Module, Batches, Batches]:
+        if not unmasked:
+            _require_unprotected(app)
+        model, batches, *held_out = load(context)
+        return model, batches, held_out[0] if held_out else ()
+
+    @app.query(STATISTICS)
+    @answering
+    def statistics(message: Message, context: Context) -> RecordDict:
+        model, batches, _ = loaded(context)
+        return answer_statistics(model, batches, message.content, min_count=min_count)
+
+    @app.query(SCORES)
+    @answering
+    def scores(message: Message, context: Context) -> RecordDict:
+        model, _, held_out = loaded(context)
+        return answer_scores(model, held_out, message.content)
+
+
+def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+    """A handler that replies with what ``answer`` gives, or with its mistake in one line."""
+
+    @wraps(answer)
+    def handler(message: Message, context: Context) -> Message:
+        try:
+            content = answer(message, context)
+        except CcvrError as error:
+            content = pack({}, **{ERROR: str(error)})
+        return Message(content, reply_to=message)
+
+    return handler
+
+
+def _require_unprotected(app: ClientApp) -> None:
+    """Refuse to send what looks protected and is not."""
+    mods = [getattr(mod, "func", mod) for mod in _mods(app)]  # a partial has its function there
+    masks = [mod.__name__ for mod in mods if getattr(mod, "__module__", "").startswith(SECURE_AGGREGATION)]
+    if masks:
+        raise FederationError(
+            f"this client masks its training with {masks[0]}, which does not cover queries: its answer would travel "
+            "unmasked. If it may, say so in its app: register(…, unmasked=True)."
+        )
+
+
+def _mods(app: ClientApp) -> Iterator[Callable[..., Message]]:
+    """The mods of the whole app, and those of single functions, which are only in the closures around them."""
+    yield from app._mods
+    waiting, seen = list(app._registered_funcs.values()), set[int]()
+    while waiting:
+        function = waiting.pop()
+        if id(function) not in seen:
+            seen.add(id(function))
+            yield function
+            waiting += [each for each in _held(function) if callable(each)]
+
+
+def _held(function: object) -> Iterator[Any]:
+    for cell in getattr(function, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a variable that was never set
+            yield cell.cell_contents

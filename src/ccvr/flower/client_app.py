@@ -1,0 +1,89 @@
+"""A client of our own runs, as Flower starts it on every node: client k is the node with ``partition-id`` k."""
+
+import os
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from ccvr.core.errors import FederationError
+from ccvr.core.machine import keep_freed_memory
+from ccvr.data.batches import in_order
+from ccvr.experiment.setup import Setup, prepare
+from ccvr.experiment.spec import from_toml
+from ccvr.flower.client import answering
+from ccvr.flower.messages import blob_of, pack, setting_of
+from ccvr.flower.node_state import NodeMemories
+from ccvr.flower.questions import HELLO, SCORES, STATISTICS, answer_scores, answer_statistics
+from ccvr.flower.results import result_bytes, sent_from_bytes
+from ccvr.models.split import SplitModel
+from ccvr.models.state import Scratch
+from ccvr.training.local import Client
+from ccvr.training.trainer import OneByOne
+
+app = ClientApp()
+
+
+@dataclass(frozen=True)
+class Home:
+    """What a process keeps from one message to the next."""
+
+    setup: Setup
+    clients: list[Client]
+    scratch: Scratch[SplitModel]
+
+
+@lru_cache(maxsize=1)
+def _home(spec: str) -> Home:
+    sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
+    keep_freed_memory()
+    setup = prepare(from_toml(spec))
+    torch.set_num_threads(setup.spec.threads)
+    return Home(setup, setup.engine().clients(), Scratch(setup.fresh_model()))
+
+
+def home_of(message: Message) -> Home:
+    return _home(setting_of(message.content, "spec", str))
+
+
+def number_of(context: Context) -> int:
+    number = context.node_config.get("partition-id")
+    if type(number) is not int:
+        raise FederationError(f'partition-id is {number!r}. Start the SuperNode with --node-config "partition-id=0 …".')
+    return number
+
+
+@app.query(HELLO)
+@answering
+def hello(message: Message, context: Context) -> RecordDict:
+    return pack({}, client=number_of(context))
+
+
+@app.train()
+@answering
+def train(message: Message, context: Context) -> RecordDict:
+    home, content = home_of(message), message.content
+    spec, last = home.setup.spec, setting_of(content, "last", int)
+    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeMemories(context.state))
+    client, sent = home.clients[number_of(context)], sent_from_bytes(blob_of(content, "sent"))
+    result = trainer.train_one(client, sent, last or None, round=setting_of(content, "round", int))
+    return pack({"result": result_bytes(result)})
+
+
+@app.query(STATISTICS)
+@answering
+def statistics(message: Message, context: Context) -> RecordDict:
+    home = home_of(message)
+    own = home.setup.kept.shards[number_of(context)]
+    return answer_statistics(home.scratch.model, in_order(home.setup.dataset.train, own), message.content)
+
+
+@app.query(SCORES)
+@answering
+def scores(message: Message, context: Context) -> RecordDict:
+    home = home_of(message)
+    held_out = home.setup.held_out.shards[number_of(context)]
+    return answer_scores(home.scratch.model, in_order(home.setup.dataset.train, held_out), message.content)

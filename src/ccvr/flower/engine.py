@@ -1,0 +1,122 @@
+"""The engine of our own runs over Flower: the same rounds, statistics and scores, from clients that a grid reaches."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from ccvr.calibration.methods import parse_calibrations
+from ccvr.calibration.table import find_calibrator
+from ccvr.core.errors import CalibrationError, FederationError, SpecError
+from ccvr.data.batches import TrainingImages
+from ccvr.experiment.setup import Setup
+from ccvr.experiment.spec import Spec, to_toml
+from ccvr.flower.federation import Federation, connected
+from ccvr.flower.messages import blob_of, pack, setting_of
+from ccvr.flower.questions import HELLO, ask_scores, ask_statistics, expected, state_bytes
+from ccvr.flower.results import result_from_bytes, sent_bytes
+from ccvr.models.scoring import ClassCounts
+from ccvr.models.split import SplitModel
+from ccvr.models.taps import TappedBackbone
+from ccvr.statistics.collect import Request
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.training.local import Client, GlobalState, LocalResult
+from ccvr.training.memories import Memories
+from ccvr.training.rounds import RoundState, federate
+
+NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
+
+
+def require_no_oracles(spec: Spec) -> None:
+    """What cannot be had must not be found out after the training."""
+    if any(find_calibrator(each.method).raw for each in parse_calibrations(spec.calibration)):
+        raise SpecError(NO_ORACLES)
+
+
+@dataclass(frozen=True)
+class FlowerEngine:
+    """All clients of a run, each behind a node of Flower's. Client k is the node with ``partition-id`` k."""
+
+    setup: Setup
+    federation: Federation
+    simulated: bool
+    """Whether all clients are on this machine, and so is their data."""
+
+    @classmethod
+    def connect(cls, grid: Grid, setup: Setup, *, simulated: bool = False) -> "FlowerEngine":
+        """Wait for the nodes and ask each which client it is."""
+        spec, number = setup.spec.flower, len(setup.kept)
+        if not simulated:
+            require_no_oracles(setup.spec)
+        nodes = connected(grid, number, spec.timeout)
+        everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), number / len(nodes), spec.timeout)
+        found = everybody.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
+        clients: dict[int, int] = {}
+        for client, node in found:
+            if client in clients:
+                raise FederationError(f"two SuperNodes are client {client}. Give each its own partition-id.")
+            clients[client] = node
+        absent = [str(client) for client in range(number) if client not in clients]
+        if absent:
+            raise FederationError(
+                f"{len(nodes)} SuperNodes are connected, and none is client {', '.join(absent)}. "
+                f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
+            )
+        federation = Federation(grid, {k: clients[k] for k in range(number)}, spec.quorum, spec.timeout)
+        return cls(setup, federation, simulated)
+
+    def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
+        images = TrainingImages.prepare(self.setup.dataset.train, augment=False)  # nobody trains here
+        clients = [Client(number, images, shard) for number, shard in enumerate(self.setup.kept.shards)]
+        spec = self.setup.spec
+        yield from federate(
+            model, clients, spec.training, seed=spec.seed, memories=memories, resume=resume, trainer=self
+        )
+
+    def train(
+        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+    ) -> Iterator[LocalResult]:
+        """The results of those who answer, in the cohort's order."""
+        blobs, clients = {"sent": sent_bytes(sent)}, {client.id: client for client in cohort}
+        contents = {k: pack(blobs, spec=self._spec, round=round, last=remembered.get(k, 0)) for k in clients}
+
+        def read(client: int, answer: RecordDict) -> LocalResult:
+            return result_from_bytes(blob_of(answer, "result"), clients[client], sent)
+
+        return self.federation.ask(f"round {round}", "train", contents, read, in_order=True)
+
+    def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
+        like = expected(model, self.setup.dataset.train.images[:2], "head", request)
+        yield from ask_statistics(self.federation, self._state(model), request, like, spec=self._spec)
+
+    def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
+        if not self.simulated:
+            raise CalibrationError(NO_ORACLES)
+        return self.setup.engine().features(model)
+
+    def score(self, model: SplitModel) -> Iterator[ClassCounts]:
+        heads, number = {"head": model.head}, self.setup.dataset.num_classes
+        for counts in ask_scores(self.federation, self._state(model), "head", heads, number, spec=self._spec):
+            yield counts["head"]
+
+    def missing(self) -> dict[str, dict[int, str]]:
+        return {question: clients for question, clients in self.federation.missing.items() if clients}
+
+    def _state(self, model: SplitModel) -> bytes:
+        """The tensors of the trained model, which a client builds anew: its head is sent by itself where it matters."""
+        backbone = model.backbone.backbone if isinstance(model.backbone, TappedBackbone) else model.backbone
+        plain = SplitModel(model.normalize, backbone, self.setup.fresh_model().head)
+        return state_bytes(plain.state_dict())
+
+    @cached_property
+    def _spec(self) -> str:
+        """What a client needs to know; where its data lies it knows itself."""
+        spec = self.setup.spec
+        return to_toml(spec if self.simulated else replace(spec, data=replace(spec.data, root=None)))
+
+
+def _client_of(node: int, answer: RecordDict) -> tuple[int, int]:
+    return setting_of(answer, "client", int), node

@@ -1,0 +1,206 @@
+"""Start a run on Flower from our command: on a SuperLink that the user has, or on one of our own that simulates."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from ccvr.core.errors import FederationError, SpecError
+from ccvr.experiment.events import Event, Finished
+from ccvr.experiment.pipeline import require_names
+from ccvr.experiment.spec import Spec, to_toml
+from ccvr.flower.engine import require_no_oracles
+from ccvr.flower.lines import event_of
+
+BUNDLE = Path(__file__).parent / "bundle"
+START_LIMIT = 120.0
+"""Seconds that a SuperLink of our own may take to be ready."""
+MOST_LETTERS = 25
+"""Of a path to a folder of temporary files in which Ray's sockets have a place: theirs may have 107."""
+SILENT = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else Flower installs packages by itself
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Flower and Ray call nobody."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A SuperLink connection by its name in Flower's configuration, and the environment in which Flower finds it."""
+
+    name: str
+    environment: dict[str, str]
+    settings: tuple[str, ...] = ()
+
+
+def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Event]:
+    """The events of a run on Flower; ``out`` is its folder, on the machine where the SuperLink is."""
+    require_names(spec)
+    spec = replace(spec, data=spec.data.anchored())
+    config = {
+        "spec": to_toml(spec),
+        "out": str(out.expanduser().absolute()),
+        "overwrite": overwrite,
+        "resume": resume,
+        "events": True,
+        "command": json.dumps([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    with _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
+        file = Path(folder) / "run.toml"
+        file.write_text(tomli_w.dumps(config), encoding="utf-8")
+        yield from _events(link, file)
+
+
+def _link(spec: Spec) -> contextlib.AbstractContextManager[Link]:
+    if spec.flower.superlink:
+        require_no_oracles(spec)
+        return contextlib.nullcontext(Link(spec.flower.superlink, _environment()))
+    if spec.device != "cpu":
+        raise SpecError(f'device is "{spec.device}"; our simulation on Flower uses the CPU alone. Use --device cpu.')
+    return simulation(spec.partition.num_clients, spec.processes(spec.partition.num_clients))
+
+
+def _environment(**more: str) -> dict[str, str]:
+    """Ours, with Flower's programs on the path: they start each other by name."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **SILENT, "PATH": path, **more}
+
+
+@contextlib.contextmanager
+def simulation(num_clients: int, processes: int) -> Iterator[Link]:
+    """A SuperLink of our own, here, that simulates clients; it ends with the block, and leaves nothing behind."""
+    parent = None if len(tempfile.gettempdir()) <= MOST_LETTERS else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
+        environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
+        port = free_port()
+        settings = {"superlink": {"ccvr": {"address": f"127.0.0.1:{port}", "insecure": True}}}
+        Path(home, "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+        command = [
+            _program("flower-superlink"),
+            "--simulation",
+            "--insecure",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        said = Path(home, "superlink.log")
+        with said.open("w") as log:
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            _await_health(port, process, said)
+            sizes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={processes}"
+            yield Link("ccvr", environment, ("--federation-config", sizes))
+        finally:
+            _end(process)
+
+
+def _events(link: Link, config: Path) -> Iterator[Event]:
+    """What Flower's log says of our run, until it ends."""
+    command = [_program("flwr"), "run", str(BUNDLE), link.name, "--stream", "--run-config", str(config), *link.settings]
+    process = subprocess.Popen(
+        command,
+        env=link.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,  # Ctrl-C is ours to deal with
+    )
+    assert process.stdout is not None
+    number, is_finished, said = "", False, deque[str](maxlen=200)
+    try:
+        for line in process.stdout:
+            if os.environ.get("CCVR_TRACEBACK"):
+                print(line, end="", file=sys.stderr)
+            said.append(line)
+            number = found[1] if (found := re.search(r"started run (\d+)", line)) else number
+            if (event := event_of(line)) is not None:
+                is_finished = isinstance(event, Finished)
+                yield event
+    except (KeyboardInterrupt, GeneratorExit):
+        if number:
+            _flwr(link, "stop", number, link.name)
+        raise
+    finally:
+        _end(process)
+    if not is_finished:
+        raise FederationError(_why_no_result(link, number, said))
+
+
+def _why_no_result(link: Link, number: str, said: Iterable[str]) -> str:
+    status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
+    if re.search(r'"status": "(starting|running)', status):
+        return f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
+    return f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says."
+
+
+def _flwr(link: Link, *arguments: str) -> str:
+    """What a command of Flower's prints, if it gets an answer at all."""
+    command = [_program("flwr"), *arguments, "--format", "json"]
+    try:
+        return subprocess.run(command, env=link.environment, capture_output=True, text=True, timeout=60).stdout
+    except subprocess.TimeoutExpired:
+        return ""
+
+
+def _last_words(lines: Iterable[str]) -> str:
+    """The exception behind all others in Flower's log, the newest error, or what its command printed in a box."""
+    plain = [re.sub(r"\x1b\[\d*m", "", line).strip("│╭╮╰╯─ \n") for line in lines]
+    raised = [line for line in plain if re.match(r"[\w.]*(Error|Exception): ", line)]
+    errors = [line.partition(":")[2].strip() for line in plain if line.startswith("ERROR")]
+    words = raised[:1] or errors[-1:] or [line for line in plain if not line.startswith(("INFO", "WARNING"))]
+    return " ".join(" ".join(words).split())[-300:].rstrip(".") + "."
+
+
+def _program(name: str) -> str:
+    """A program of Flower's, from beside this Python before others."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.is_file() else shutil.which(name)
+    if found is None:
+        raise FederationError(f'{name} is not on the path. Install Flower: pip install "ccvr[flower]".')
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_health(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + START_LIMIT
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+            return
+        time.sleep(0.2)
+    words = _last_words(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+    raise FederationError(f"Flower's SuperLink did not start: {words}")
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

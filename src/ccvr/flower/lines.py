@@ -1,0 +1,49 @@
+"""Events of a run as lines of Flower's log: as JSON for `ccvr run`, which shows them as its own, or in words."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+from ccvr.core.errors import CcvrError, FederationError
+from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
+from ccvr.flower.federation import listed
+
+MARK = "ccvr: "
+"""Begins our lines among Flower's."""
+EVENTS: dict[str, type[Event]] = {each.__name__: each for each in get_args(Event)}
+
+
+def as_json(what: Event | CcvrError) -> str:
+    if isinstance(what, CcvrError):
+        return json.dumps({"error": type(what).__name__, "text": str(what)})
+    return json.dumps({"event": type(what).__name__, **asdict(what)})
+
+
+def event_of(line: str) -> Event | None:
+    """The event in a line of ours, None for Flower's; an error is raised."""
+    _, found, text = line.partition(MARK)
+    if not found:
+        return None
+    fields, _ = json.JSONDecoder().raw_decode(text)
+    if "error" in fields:
+        kinds = {kind.__name__: kind for kind in CcvrError.__subclasses__()}
+        raise kinds.get(fields["error"], FederationError)(fields["text"])
+    return EVENTS[fields.pop("event")](**fields)
+
+
+def in_words(what: Event | CcvrError, path: Path) -> str:
+    match what:
+        case Started():
+            return f"{len(what.label_counts)} clients, {what.rounds - what.round} rounds"
+        case RoundDone():
+            score = "" if what.accuracy is None else f"accuracy {what.accuracy:.2f} %, "
+            return f"round {what.round}/{what.rounds}: {score}loss {what.loss:.3f}, {what.seconds:.1f} s"
+        case HeadScored():
+            return f"{what.label}: accuracy {what.accuracy:.2f} %"
+        case ClientsMissing():
+            return f"{what.question}: missing {listed(what.clients)}"
+        case Finished():
+            return f"finished, see it with: ccvr show {path.absolute()}"
+        case CcvrError():
+            return f"{type(what).__name__}: {what}"

@@ -1,0 +1,47 @@
+"""What travels in Flower's messages: named bytes, and settings beside them."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app.typing import ConfigRecordValues
+
+from ccvr.core.errors import FederationError
+
+BLOBS, SETTINGS, ERROR = "ccvr.blobs", "ccvr.settings", "error"
+STYPE = "ccvr"
+"""How an array's bytes are to be read, for Flower: nobody else knows this way, so a mod that adds noise fails."""
+
+T = TypeVar("T")
+
+
+def pack(blobs: Mapping[str, bytes], **settings: ConfigRecordValues) -> RecordDict:
+    arrays = {name: array_of(blob) for name, blob in blobs.items()}
+    return RecordDict({BLOBS: ArrayRecord(arrays), SETTINGS: ConfigRecord(settings)})
+
+
+def array_of(blob: bytes) -> Array:
+    """Bytes as an array, because only arrays travel in chunks."""
+    return Array("uint8", (len(blob),), STYPE, blob)
+
+
+def blob_of(content: RecordDict, name: str) -> bytes:
+    """The bytes of that name; what was received is untrusted."""
+    record = content.array_records.get(BLOBS)
+    array = None if record is None else record.get(name)
+    if array is None or array.stype != STYPE or not isinstance(array.data, bytes):
+        raise FederationError(f'a message without the bytes "{name}".')
+    return array.data
+
+
+def blob_names(content: RecordDict) -> list[str]:
+    return list(content.array_records.get(BLOBS, ArrayRecord()))
+
+
+def setting_of(content: RecordDict, name: str, kind: type[T], default: T | None = None) -> T:
+    """The setting of that name, if it is of that type."""
+    record: Any = content.config_records.get(SETTINGS, {})
+    value = record.get(name, default)
+    if type(value) is not kind:
+        raise FederationError(f'a message with "{name}" {value!r}, which is no {kind.__name__}.')
+    return value

@@ -1,0 +1,176 @@
+"""What a server asks about a model, and what a client answers: class statistics, and scores of candidate heads."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor, nn
+
+from ccvr.calibration.select import require_sound
+from ccvr.core.errors import FederationError, ModelError
+from ccvr.experiment.load import head_bytes, head_from_bytes
+from ccvr.flower.federation import Federation
+from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
+from ccvr.models.heads import Head
+from ccvr.models.random_features import Projection
+from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.split import under_new_head
+from ccvr.models.state import Tensors
+from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
+from ccvr.statistics.collect import Batches, Request, collect
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import payload_bytes
+
+HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
+"""Flower's names for the queries; the first asks a node which client it is."""
+ROOM = 10**9
+"""Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
+STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
+"""Formats of bytes."""
+
+
+def state_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    return tensors_to_bytes(tensors, format=STATE)
+
+
+def load_state(model: nn.Module, blob: bytes) -> nn.Module:
+    """Give a client's model the server's tensors."""
+    try:
+        model.load_state_dict(tensors_from_bytes(blob, format=STATE)[1])
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"this client's model does not take the server's tensors ({reason}).") from error
+    return model
+
+
+# --- statistics -------------------------------------------------------------------------------------------------------
+
+
+def expected(model: nn.Module, example: Tensor, head: str, request: Request) -> ClassStatistics:
+    """What an honest client's statistics are like, from inputs [B, …] of any values."""
+    weight = model.get_submodule(head).weight
+    assert isinstance(weight, Tensor)
+    found = collect(
+        model,
+        [(example, torch.zeros(len(example), dtype=torch.int64))],
+        num_classes=len(weight),
+        kind="kernel" if request.projection is not None else "means",  # the others would cost much memory
+        transform=request.transform,
+        head=head,
+        taps=request.taps,
+        min_count=0,
+        projection=request.projection,
+    )
+    return replace(found, kind=request.kind)
+
+
+def ask_statistics(
+    federation: Federation, state: bytes, request: Request, like: ClassStatistics, **settings: str
+) -> Iterator[ClassStatistics]:
+    """The statistics of each client that has samples, as they come; those that are not ``like`` are refused."""
+    blobs = {"state": state}
+    if request.projection is not None:
+        blobs["projection"] = request.projection.to_bytes()
+    content = pack(
+        blobs,
+        kind=request.kind,
+        transform=request.transform,
+        head=like.source.head,
+        taps="+".join(like.source.taps),
+        num_classes=like.num_classes,
+        min_count=request.min_count,
+        **settings,
+    )
+
+    def read(client: int, answer: RecordDict) -> ClassStatistics | None:
+        if setting_of(answer, "empty", bool, False):
+            federation.without_samples.add(client)
+            return None
+        found = ClassStatistics.from_bytes(blob_of(answer, "statistics"), like=like)
+        like.require_alike(found)
+        if (found.clients > 1).any():
+            raise FederationError("its statistics are of several clients, and it is one.")
+        return found
+
+    answers = federation.ask(
+        f"the query for {request.kind} statistics",
+        f"query.{STATISTICS}",
+        dict.fromkeys(federation.nodes, content),
+        read,
+        at_once=max(2, ROOM // payload_bytes(request.kind, like.num_classes, like.num_features)),
+    )
+    return (answer for answer in answers if answer is not None)
+
+
+def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0) -> RecordDict:
+    """A client's statistics of the server's model; it withholds what its own ``min_count`` or the server's says."""
+    load_state(model, blob_of(content, "state"))
+    samples = iter(batches)
+    first = next(samples, None)
+    if first is None:
+        return pack({}, empty=True)
+    has_projection = "projection" in blob_names(content)
+    statistics = collect(
+        model,
+        chain([first], samples),
+        num_classes=setting_of(content, "num_classes", int),
+        kind=setting_of(content, "kind", str),
+        transform=setting_of(content, "transform", str),
+        head=setting_of(content, "head", str),
+        taps=setting_of(content, "taps", str),
+        min_count=max(min_count, setting_of(content, "min_count", int)),
+        projection=Projection.from_bytes(blob_of(content, "projection")) if has_projection else None,
+    )
+    return pack({"statistics": statistics.to_bytes()})
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
+def ask_scores(
+    federation: Federation, state: bytes, path: str, heads: Mapping[str, Head], num_classes: int, **settings: str
+) -> Iterator[dict[str, ClassCounts]]:
+    """Each client's counts of every candidate head on its held-out part."""
+    blobs = {"state": state} | {f"head/{name}": head_bytes(head) for name, head in heads.items()}
+    content = pack(blobs, head=path, num_classes=num_classes, **settings)
+
+    def read(client: int, answer: RecordDict) -> dict[str, ClassCounts]:
+        counts = _counts_from_bytes(blob_of(answer, "counts"))
+        require_sound(heads, counts, client)
+        wrong = [name for name in heads if counts[name].total.shape != (num_classes,)]
+        if wrong or counts.keys() != heads.keys():
+            raise FederationError(f"counts of {', '.join(counts)}, which is not what was asked for.")
+        return counts
+
+    contents = dict.fromkeys(federation.nodes, content)
+    return federation.ask("the query for scores", f"query.{SCORES}", contents, read)
+
+
+def answer_scores(model: nn.Module, batches: Batches, content: RecordDict) -> RecordDict:
+    """A client's counts on its held-out part, zeros where it has none."""
+    load_state(model, blob_of(content, "state"))
+    path, num_classes = setting_of(content, "head", str), setting_of(content, "num_classes", int)
+    device = next(model.parameters()).device
+    counts: dict[str, ClassCounts] = {}
+    candidates: dict[str, nn.Module] = {}
+    for name in blob_names(content):
+        if name.startswith("head/"):
+            head, label = head_from_bytes(blob_of(content, name)).to(device), name.removeprefix("head/")
+            candidates[label], counts[label] = under_new_head(model, path, head), ClassCounts.zeros(num_classes)
+    for batch in batches:
+        for label, candidate in candidates.items():
+            counts[label] += score(candidate, [batch], num_classes)
+    tensors: Tensors = {f"correct/{label}": each.correct for label, each in counts.items()}
+    tensors |= {f"total/{label}": each.total for label, each in counts.items()}
+    return pack({"counts": tensors_to_bytes(tensors, format=COUNTS)})
+
+
+def _counts_from_bytes(blob: bytes) -> dict[str, ClassCounts]:
+    try:
+        _, tensors = tensors_from_bytes(blob, format=COUNTS)
+        names = [name.removeprefix("total/") for name in tensors if name.startswith("total/")]
+        return {name: ClassCounts(tensors[f"correct/{name}"], tensors[f"total/{name}"]) for name in names}
+    except (UnreadableTensors, KeyError) as error:
+        raise FederationError(f"these bytes are no counts ({error}).") from error

@@ -1,0 +1,71 @@
+"""The server of our own runs, as Flower starts it where the SuperLink is: the straight path, over Flower's clients."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import InMemoryGrid
+
+from ccvr.core.errors import CcvrError
+from ccvr.core.fields import build, plain
+from ccvr.core.run import RunFolder
+from ccvr.experiment.events import Event
+from ccvr.experiment.pipeline import resume, start
+from ccvr.experiment.presets import find_spec
+from ccvr.experiment.setup import Setup
+from ccvr.experiment.spec import Spec, from_toml
+from ccvr.flower.engine import FlowerEngine
+from ccvr.flower.lines import MARK, as_json, in_words
+
+OWN = ("spec", "out", "overwrite", "resume", "events", "command")
+"""Keys of the run's configuration; all others are fields of the spec."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """A run from its spec to its run folder."""
+    config = context.run_config
+    path = Path(str(config["out"]))
+    sys.argv = json.loads(str(config["command"]))  # a run keeps its command, and Flower's own holds a token
+    sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
+
+    def engine(setup: Setup) -> FlowerEngine:
+        return FlowerEngine.connect(grid, setup, simulated=isinstance(grid, InMemoryGrid))
+
+    def say(what: Event | CcvrError) -> None:
+        # In one piece: Flower's own threads write to the same log.
+        sys.stdout.write(f"{MARK}{as_json(what) if config['events'] else in_words(what, path)}\n")
+        sys.stdout.flush()
+
+    try:
+        if config["resume"]:
+            events = resume(RunFolder.open(path), engine=engine)
+        else:
+            events = start(spec_of(config), path, overwrite=bool(config["overwrite"]), engine=engine)
+        for event in events:
+            say(event)
+    except CcvrError as error:
+        say(error)
+        raise
+
+
+def spec_of(config: Mapping[str, Any]) -> Spec:
+    """The spec that a run's configuration says: a preset, or a spec as TOML, with single fields changed."""
+    text = str(config["spec"])
+    fields = plain(from_toml(text) if "=" in text else find_spec(text))
+    for name, value in config.items():
+        if name not in OWN and value != "":
+            *sections, last = name.replace("-", "_").split(".")
+            table = fields
+            for section in sections:
+                table = table.setdefault(section, {})
+            table[last] = value.split() if isinstance(table.get(last), list) else value
+    return replace(build(Spec, fields), engine="flower")

@@ -1,0 +1,41 @@
+"""A model of five numbers in, four classes out, and clients whose data it was never trained on."""
+
+import torch
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from torch import nn
+
+import ccvr.flower
+from tests.flower.loopback import Loopback
+
+EXAMPLE = torch.zeros(1, 5)
+NUM_CLASSES = 4
+
+
+def small_model() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, NUM_CLASSES))
+
+
+def batches_of(client: int, *, part: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Two batches that are this client's own; another ``part`` is as much again."""
+    rng = torch.Generator().manual_seed(1000 * part + client)
+    y = torch.arange(80) % NUM_CLASSES
+    x = torch.randn(80, 5, generator=rng) + y.unsqueeze(1)
+    return [(x[:50], y[:50]), (x[50:], y[50:])]
+
+
+def load(context: Context):
+    client = int(context.node_config["partition-id"])
+    return small_model(), batches_of(client), batches_of(client, part=1)
+
+
+def app_of(load=load, mods=None, **options) -> ClientApp:
+    app = ClientApp(mods=mods)
+    ccvr.flower.register(app, load, **options)
+    return app
+
+
+def grid_of(number: int = 3, load=load, mods=None, silent=(), **options) -> Loopback:
+    return Loopback(app_of(load, mods, **options), number, silent=silent)

@@ -1,0 +1,385 @@
+"""Our own runs over Flower: the same bits as in this process, whoever is missing named, nothing lost."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError
+from ccvr.core.run import RunFolder
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.events import ClientsMissing
+from ccvr.experiment.pipeline import resume, run, start
+from ccvr.experiment.setup import prepare
+from ccvr.experiment.spec import FlowerSpec, Spec
+from ccvr.flower.client_app import app as client_app
+from ccvr.flower.engine import FlowerEngine
+from ccvr.flower.messages import pack
+from ccvr.flower.node_state import NodeMemories
+from ccvr.flower.results import result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
+from ccvr.models.state import buffers_of, parameters_of
+from ccvr.statistics.collect import Request
+from ccvr.training.checkpoint import read_checkpoint
+from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.training.spec import TrainingSpec
+from tests.flower.loopback import Loopback
+
+pytestmark = pytest.mark.flower
+
+TINY = Spec(
+    threads=1,
+    workers=1,
+    partition=PartitionSpec(num_clients=3, alpha=0.5),
+    training=TrainingSpec(rounds=2, local_epochs=1),
+    calibration=CalibrationSpec(methods=("lda",)),
+)
+ALGORITHMS = {
+    "fedavg": {},
+    "fedprox": {"algorithm": "fedprox", "mu": 0.1},
+    "fedavgm": {"algorithm": "fedavgm", "server_momentum": 0.5},
+    "moon": {"algorithm": "moon"},
+    "clsnorm": {"clsnorm": True},
+    "clsprox": {"clsprox": 0.1},
+    "some": {"algorithm": "moon", "rounds": 4, "client_fraction": 0.67},
+}
+
+
+def with_training(**changes) -> Spec:
+    return replace(TINY, training=replace(TINY.training, **changes))
+
+
+def on_flower(spec: Spec, path, grid: Loopback | None = None, *, simulated=True):
+    """A run whose clients are behind a grid."""
+    grid = grid or Loopback(client_app, spec.partition.num_clients)
+    return list(start(spec, path, engine=lambda setup: FlowerEngine.connect(grid, setup, simulated=simulated)))
+
+
+def last_state(path, round=2):
+    return read_checkpoint(RunFolder(path).checkpoint(round))
+
+
+def furthest(a, b):
+    """The largest relative difference between two models."""
+    return max(((a[n] - b[n]).norm() / b[n].norm().clamp(min=1e-12)).item() for n in b if b[n].is_floating_point())
+
+
+# --- the same as in this process --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_ends_in_the_same_model(name, tmp_path):
+    spec = with_training(**ALGORITHMS[name])
+    run(spec, tmp_path / "here")
+    on_flower(spec, tmp_path / "flower")
+    here, there = (last_state(tmp_path / each, spec.training.rounds) for each in ("here", "flower"))
+    assert furthest(there.parameters | there.buffers, here.parameters | here.buffers) <= 1e-5
+    assert there.memories == here.memories
+    assert same(there.parameters, here.parameters)  # in one process: the bits
+
+
+def files_of(path):
+    """All files of a run; a projection is named after the statistics behind it, which travel in float32."""
+    return sorted(re.sub(r"auto_\w{12}", "auto", str(each.relative_to(path))) for each in path.rglob("*"))
+
+
+def who_trained(path):
+    return [[client["client"] for client in record["clients"]] for record in RunFolder(path).read_rounds()]
+
+
+def test_the_run_folder_is_the_same(tmp_path):
+    spec = replace(
+        TINY,
+        data=DataSpec(validation=0.2),
+        calibration=CalibrationSpec(
+            methods=("ccvr,num_virtual=20,epochs=1", "kernel,num_features=50", "ridge,taps=auto", "oracle,epochs=1"),
+            deploy="select",
+        ),
+    )
+    here = run(spec, tmp_path / "here")
+    *_, finished = on_flower(spec, tmp_path / "flower")
+    there = finished.results
+    assert files_of(tmp_path / "here") == files_of(tmp_path / "flower")
+    for each in (here, there):
+        for row in each["calibrations"].values():
+            del row["seconds"]
+    assert there["accuracy"] == pytest.approx(here["accuracy"], abs=0.5)  # statistics travel in float32
+    assert there.keys() == here.keys()
+    assert there["calibrations"] == here["calibrations"]
+    assert there["selection"]["recall"] == pytest.approx(here["selection"]["recall"], abs=0.5)
+    assert who_trained(tmp_path / "here") == who_trained(tmp_path / "flower")
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path):
+    spec = with_training(rounds=3)
+    grid = Loopback(client_app, 3)
+    events = start(spec, tmp_path / "run", engine=lambda setup: FlowerEngine.connect(grid, setup))
+    for event in events:
+        if getattr(event, "round", 0) == 2:
+            break
+    events.close()
+    grid = Loopback(client_app, 3)  # a new run of Flower's
+    list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(grid, setup)))
+    trained = [message for message in grid.sent if message.metadata.message_type == "train"]
+    assert [message.content["ccvr.settings"]["round"] for message in trained] == [3, 3, 3]
+    run(spec, tmp_path / "here")
+    assert same(last_state(tmp_path / "run", 3).parameters, last_state(tmp_path / "here", 3).parameters)
+
+
+class LastFirst(Loopback):
+    """Of the clients that are asked together, the last is ready first."""
+
+    def pull_messages(self, message_ids):
+        ready = max(self._waiting, key=int) in message_ids or len(self.pulled) > 20 * len(self.sent)
+        if not ready:
+            self.pulled.append(list(message_ids))
+            return []
+        return super().pull_messages(message_ids)
+
+
+def test_results_are_folded_in_the_cohorts_order(monkeypatch):
+    """Largest first, whoever is ready first: a sum of floats depends on its order."""
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    setup = prepare(TINY)
+    engine = FlowerEngine.connect(LastFirst(client_app, 3), setup)
+    clients = sorted(setup.engine().clients(), key=lambda client: (-len(client.indices), client.id))
+    sent = replace(small_state(), broadcast={})
+    assert [result.client for result in engine.train(clients, sent, {}, round=1)] == [client.id for client in clients]
+    requests = Request("means")
+    model = setup.fresh_model()
+    counts = [int(each.count.sum()) for each in engine.statistics(model, requests)]
+    assert counts == [len(setup.kept.shards[k]) for k in (2, 1, 0)]  # statistics as they come
+
+
+# --- memories ---------------------------------------------------------------------------------------------------------
+
+
+def test_memories_are_in_the_nodes_state_alone(tmp_path):
+    grid = Loopback(client_app, 3)
+    on_flower(with_training(algorithm="moon"), tmp_path / "run", grid)
+    assert not (tmp_path / "run" / "memories").exists()
+    assert all("ccvr-memory/1/2" in context.state for context in grid.contexts.values())
+    assert all("memory" not in name for message in grid.sent for name in message.content.get("ccvr.blobs", {}))
+
+
+def test_a_memory_is_read_as_it_was_written_and_the_one_before_stays():
+    memories = NodeMemories(RecordDict())
+    kept = {n: {"w": torch.full((2, 3), float(n)), "n": torch.tensor(n)} for n in (1, 3, 7, 10)}
+    for number, memory in kept.items():
+        memories.write(0, number, memory)
+    for number in (7, 10):
+        assert all(torch.equal(memories.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
+    for number in (1, 3, 8):
+        with pytest.raises(RunError, match=f"client 0 has no memory of round {number}"):
+            memories.read(0, number)
+
+
+def test_memories_that_are_lost_are_told(tmp_path):
+    """A new run of Flower's has no state of the one before."""
+    grid = Loopback(client_app, 3)
+    events = start(
+        with_training(algorithm="moon"), tmp_path / "run", engine=lambda setup: FlowerEngine.connect(grid, setup)
+    )
+    for event in events:
+        if getattr(event, "round", 0) == 1:
+            break
+    events.close()
+    again = Loopback(client_app, 3)
+    with pytest.raises(FederationError, match=r"0 of 3 clients answered round 2.*has no memory of round 1"):
+        list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup)))
+    assert last_state(tmp_path / "run", 1).round == 1  # the trained model is still there
+
+
+# --- who is missing ---------------------------------------------------------------------------------------------------
+
+
+class Faulty(ClientApp):
+    """The clients of our runs, of which some fail at some messages: (client, message type, round or 0) → reply."""
+
+    def __init__(self, faults):
+        super().__init__()
+        self.faults = faults
+
+    def __call__(self, message, context):
+        kind = message.metadata.message_type
+        number = message.content.get("ccvr.settings", {}).get("round", 0)
+        fault = self.faults.get((context.node_config["partition-id"], kind, number))
+        return fault(message) if fault else client_app(message, context)
+
+
+def crashed(message):
+    return Message(Error(ErrorCode.CLIENT_APP_CRASHED, "ClientApp stopped responding."), reply_to=message)
+
+
+def lying(message):
+    return Message(pack({"result": b"no result", "statistics": b"none"}), reply_to=message)
+
+
+def test_a_client_that_dies_in_training_ends_the_run_with_one_line(tmp_path):
+    grid = Loopback(Faulty({(1, "train", 2): crashed}), 3)
+    with pytest.raises(FederationError) as error:
+        on_flower(TINY, tmp_path / "run", grid)
+    said = "2 of 3 clients answered round 2, where 3 are needed. Missing: client 1 (its process died)."
+    assert str(error.value).startswith(said)
+    assert last_state(tmp_path / "run", 1).round == 1
+    healthy = Loopback(client_app, 3)
+    list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(healthy, setup)))
+    run(TINY, tmp_path / "here")
+    assert same(last_state(tmp_path / "run").parameters, last_state(tmp_path / "here").parameters)
+
+
+def test_with_a_quorum_the_others_go_on_and_the_missing_are_named(tmp_path):
+    spec = replace(TINY, flower=FlowerSpec(quorum=0.6))
+    faults = {(1, "train", 2): crashed, (2, "query.ccvr_statistics", 0): lying}
+    events = on_flower(spec, tmp_path / "run", Loopback(Faulty(faults), 3))
+    named = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
+    assert named["round 2"] == {"1": "its process died"}
+    assert list(named["the query for pooled statistics"]) == ["2"]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["missing"] == named
+    assert [sorted(each) for each in who_trained(tmp_path / "run")] == [[0, 1, 2], [0, 2]]
+
+
+def test_the_trained_model_survives_a_query_that_fails(tmp_path):
+    faults = {(k, "query.ccvr_statistics", 0): lying for k in range(3)}
+    with pytest.raises(FederationError, match="0 of 3 clients answered the query for pooled statistics"):
+        on_flower(TINY, tmp_path / "run", Loopback(Faulty(faults), 3))
+    assert last_state(tmp_path / "run").round == 2
+    assert (tmp_path / "run" / "heads" / "uncalibrated.safetensors").is_file()
+
+
+def test_a_silent_client_in_training(tmp_path):
+    spec = replace(TINY, flower=FlowerSpec(quorum=0.5, timeout=1.0))
+    grid = Loopback(client_app, 3)
+    setup = prepare(spec)
+    engine = FlowerEngine.connect(grid, setup)
+    grid.silent = {101}
+    events = list(start(spec, tmp_path / "run", engine=lambda setup: engine))
+    assert next(e.clients for e in events if isinstance(e, ClientsMissing)) == {"1": "no answer within 1 seconds"}
+
+
+# --- which client is which --------------------------------------------------------------------------------------------
+
+
+def test_clients_are_told_apart_by_their_partition():
+    grid = Loopback(client_app, 3)
+    for context, number in zip(grid.contexts.values(), (2, 0, 1), strict=True):
+        context.node_config["partition-id"] = number
+    engine = FlowerEngine.connect(grid, prepare(TINY))
+    assert engine.federation.nodes == {2: 100, 0: 101, 1: 102}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((0, 1, 1), "two SuperNodes are client 1"),
+        ((0, 1, 5), r'none is client 2. Start one with --node-config "partition-id=2 num-partitions=3"'),
+        ((0, 1, "a"), r"2 of 3 clients answered which client it is.*partition-id is 'a'"),
+    ],
+)
+def test_partitions_that_do_not_fit(numbers, said):
+    grid = Loopback(client_app, 3)
+    for context, number in zip(grid.contexts.values(), numbers, strict=True):
+        context.node_config["partition-id"] = number
+    with pytest.raises(FederationError, match=said):
+        FlowerEngine.connect(grid, prepare(TINY))
+
+
+def test_more_nodes_than_clients_do_no_harm():
+    grid = Loopback(client_app, 5)
+    engine = FlowerEngine.connect(grid, prepare(TINY))
+    assert list(engine.federation.nodes) == [0, 1, 2]
+
+
+def test_no_oracle_in_a_federation(tmp_path):
+    spec = replace(TINY, calibration=CalibrationSpec(methods=("lda", "oracle,epochs=1")))
+    with pytest.raises(SpecError, match="oracles need raw features"):
+        on_flower(spec, tmp_path / "run", simulated=False)
+    assert not (tmp_path / "run").exists()
+    engine = FlowerEngine.connect(Loopback(client_app, 3), prepare(TINY))
+    with pytest.raises(CalibrationError, match="oracles need raw features"):
+        engine.features(prepare(TINY).fresh_model())
+
+
+def test_a_folder_on_the_servers_disk_is_nothing_to_clients(tmp_path):
+    """In a federation each machine knows where its own data lies; in a simulation it is the same machine."""
+    spec = replace(TINY, data=DataSpec(root=tmp_path))
+    for simulated in (True, False):
+        engine = FlowerEngine.connect(Loopback(client_app, 3), prepare(spec), simulated=simulated)
+        assert (str(tmp_path) in engine._spec) == simulated
+
+
+# --- results on their way ---------------------------------------------------------------------------------------------
+
+
+def small_state():
+    model = prepare(TINY).fresh_model()
+    return GlobalState(parameters_of(model), buffers_of(model), {"extra": torch.arange(3)})
+
+
+def client_of(number=4):
+    setup = prepare(TINY)
+    return Client(1, setup.engine().clients()[0].images, setup.kept.shards[0][:number])
+
+
+def result_of(state, **changes):
+    metrics = LocalMetrics(0.5, (1.0, 2.0), 10, 20, 0.1)
+    result = LocalResult(
+        1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, remembers=True
+    )
+    return replace(result, **changes)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) and a[n].dtype == b[n].dtype for n in a)
+
+
+def test_states_and_results_arrive_as_they_left():
+    state = small_state()
+    state = replace(state, broadcast={"half": torch.ones(2, dtype=torch.bfloat16), **state.broadcast})
+    found = sent_from_bytes(sent_bytes(state))
+    assert all(same(getattr(found, each), getattr(state, each)) for each in ("parameters", "buffers", "broadcast"))
+    result = result_of(state)
+    back = result_from_bytes(result_bytes(result), client_of(), state)
+    assert all(same(getattr(back, each), getattr(result, each)) for each in ("parameters", "buffers", "payload"))
+    assert replace(back, parameters={}, buffers={}, payload={}) == replace(
+        result, parameters={}, buffers={}, payload={}
+    )
+
+
+def spoilt(state, how):
+    return {**state.parameters, "head.weight": how(state.parameters["head.weight"])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (lambda s: {"parameters": spoilt(s, lambda w: w * float("nan"))}, "head.weight is not finite"),
+        (lambda s: {"parameters": spoilt(s, lambda w: w[1:])}, "not those of the model"),
+        (lambda s: {"parameters": spoilt(s, lambda w: w.double())}, "not those of the model"),
+        (lambda s: {"parameters": {}}, "not those of the model"),
+        (lambda s: {"buffers": {**s.buffers, "more": torch.ones(1)}}, "not those of the model"),
+        (lambda s: {"num_examples": 5}, "it trained on 5 images; 4 are its own"),
+        (lambda s: {"payload": {"delta": torch.tensor([1.0, float("inf")])}}, "delta is not finite"),
+        (lambda s: {"metrics": LocalMetrics(float("nan"), (1.0,), 1, 1, 0.1)}, "a metric is not finite"),
+        (lambda s: {"metrics": LocalMetrics(0.5, (1.0, float("inf")), 1, 1, 0.1)}, "a metric is not finite"),
+        (lambda s: {"metrics": LocalMetrics(0.5, ("x",), 1, 1, 0.1)}, "its result is damaged"),
+    ],
+)
+def test_results_that_do_not_fit_are_refused(changes, said):
+    state = small_state()
+    with pytest.raises(FederationError, match=said):
+        result_from_bytes(result_bytes(result_of(state, **changes(state))), client_of(), state)
+
+
+def test_damaged_results_are_refused():
+    state = small_state()
+    blob = result_bytes(result_of(state))
+    for damaged in (b"", b"x" * 99, blob[:-1], sent_bytes(state), blob.replace(b"num_steps", b"num_stops")):
+        with pytest.raises(FederationError):
+            result_from_bytes(damaged, client_of(), state)

@@ -1,0 +1,194 @@
+"""What takes minutes on Flower: large statistics, no TLS, a restart, processes that die, the README."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ccvr.core.run import RunFolder
+from ccvr.experiment.pipeline import run
+from ccvr.experiment.spec import FlowerSpec, to_toml
+from ccvr.flower.launch import free_port, simulation
+from ccvr.training.checkpoint import read_checkpoint
+from tests.flower.processes import (
+    LIMIT,
+    PATH,
+    ROOT,
+    alive,
+    await_nobody,
+    command,
+    deployed,
+    environment,
+    start_command,
+    try_cases,
+)
+from tests.flower.test_deployment import TWO
+from tests.flower.test_engine import furthest
+from tests.flower.test_simulation import QUERY, assert_head
+
+pytestmark = pytest.mark.flower_slow
+
+LARGE = {"large": True, "stage": {"method": "ncm,kind=full", "quorum": 1.0, "num_clients": 3, "timeout": LIMIT}}
+ALL = 3 * 12 * 100
+"""Samples of three clients of the large model."""
+
+
+def test_large_statistics_in_a_simulation(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    with simulation(3, 2) as link:
+        found = try_cases(link, tmp_path, {"name": "large", **LARGE})["large"]
+    assert found["bytes"] > 328e6
+    assert found["samples"] == ALL
+    assert found["missing"] == {}
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    with deployed(tmp_path_factory.mktemp("slow"), number=3) as deployment:
+        yield deployment
+
+
+def test_large_statistics_in_a_deployment(deployment, tmp_path):
+    """And the server's memory does not grow with the number of clients: a third one changes nothing."""
+    two = {"name": "two", "faults": {"2": [QUERY, "nothing"]}, **LARGE}
+    found = try_cases(deployment.link, tmp_path, two, {"name": "three", **LARGE})
+    assert found["two"]["samples"] == ALL * 2 / 3
+    assert found["three"]["samples"] == ALL
+    assert found["three"]["bytes"] > 328e6
+    assert found["three"]["peak"] < 1.1 * found["two"]["peak"]
+
+
+def test_clients_that_die_or_never_answer(deployment, tmp_path):
+    """A process that dies in the query, one that dies in training, one that says nothing: each is named."""
+    stage = {"method": "lda", "num_clients": 3, "timeout": 120}
+    three = replace(TWO, partition=replace(TWO.partition, num_clients=3), engine="flower")
+    found = try_cases(
+        deployment.link,
+        tmp_path,
+        {"name": "dies", "stage": stage, "faults": {"1": [QUERY, "die"]}},
+        {"name": "silent", "stage": stage, "faults": {"0": [QUERY, "sleep"]}},
+        {"name": "training", "run": to_toml(three), "faults": {"2": ["train", "die"]}},
+    )
+    for name, others in (("dies", [0, 2]), ("silent", [1, 2])):
+        assert len(found[name]["missing"]) == 1
+        assert_head(found[name], others)
+    assert found["training"]["error"] == "FederationError"
+    assert re.match(r"2 of 3 clients answered round 1, .* Missing: client 2 \(", found["training"]["text"])
+    assert "\n" not in found["training"]["text"]
+
+
+def test_a_deployment_without_tls(tmp_path):
+    with deployed(tmp_path, secure=False) as deployment:
+        case = {"name": "all", "stage": {"method": "lda", "num_clients": 2, "quorum": 1.0}}
+        assert_head(try_cases(deployment.link, tmp_path / "trial", case)["all"], [0, 1])
+
+
+def test_a_node_that_is_killed_is_named(tmp_path):
+    """The machine is gone, not the process alone."""
+    with deployed(tmp_path) as deployment:
+        stage = {"method": "lda", "num_clients": 2, "timeout": 240}
+        try_cases(deployment.link, tmp_path / "before", {"name": "all", "stage": stage})  # both are known to the link
+        deployment.nodes[0].send_signal(signal.SIGKILL)
+        found = try_cases(deployment.link, tmp_path / "after", {"name": "killed", "stage": {**stage, "num_clients": 1}})
+    assert_head(found["killed"], [1])
+
+
+def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
+    """The trained model is in the run folder, and a resumed run ends as one that was left alone."""
+    spec = replace(TWO, engine="flower", flower=FlowerSpec(superlink="loopback"))
+    (tmp_path / "spec.toml").write_text(to_toml(spec))
+    folder = RunFolder(tmp_path / "run")
+    with deployed(tmp_path, database=True) as deployment:
+        call = "run", tmp_path / "spec.toml", "--out", folder.path
+        process = start_command(deployment.link.environment, *call)
+        await_file(folder.head("uncalibrated"))
+        deployment.link_process.kill()
+        deployment.link_process.wait()
+        _, said = process.communicate(timeout=LIMIT)
+        assert process.returncode == 2
+        assert said.count("\n") == 1, said
+        assert read_checkpoint(folder.checkpoint(2)).round == 2
+        assert not folder.results.exists()
+        deployment.start_link()
+        done = command(deployment.link.environment, "resume", folder.path)
+        assert done.returncode == 0, done.stderr
+        assert "resuming after round 2 of 2" in done.stdout
+    here = run(TWO, tmp_path / "here")
+    states = [read_checkpoint(RunFolder(path).checkpoint(2)) for path in (folder.path, tmp_path / "here")]
+    assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
+    assert json.loads(folder.results.read_text())["accuracy"] == pytest.approx(here["accuracy"], abs=0.5)
+
+
+def await_file(path: Path) -> None:
+    for _ in range(10 * LIMIT):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was never written")
+
+
+def test_ctrl_c_ends_everything(tmp_path):
+    """Our own SuperLink, its simulation and Ray are gone with the command."""
+    out = tmp_path / "run"
+    call = "run", "--engine", "flower", "--training.rounds", "500", "--out", out
+    process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
+    await_file(out / "checkpoints" / "round-000001.safetensors")
+    assert any("flower-superlink" in each for each in alive(tmp_path))
+    assert any("raylet" in each for each in alive(tmp_path))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130
+    assert f"ccvr resume {out}" in said
+    await_nobody(tmp_path)
+
+
+README = (ROOT / "src" / "ccvr" / "flower" / "bundle" / "README.md").read_text()
+
+
+def script_of(section: str) -> str:
+    """A section's blocks after the exports of the first one; the package is installed already."""
+    _, text = re.split(rf"^## {section}$", README, flags=re.MULTILINE)
+    first, *_ = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    exports = re.sub(r"^(python3|\.venv/bin/pip) .*\n", "", first, flags=re.MULTILINE)
+    return "set -e\n" + exports + "".join(re.findall(r"```bash\n(.*?)```", text.split("\n## ")[0], re.DOTALL))
+
+
+def run_script(script: str, folder: Path) -> str:
+    (folder / "src").symlink_to(ROOT / "src")
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_readmes_simulation(tmp_path, monkeypatch):
+    """On a SuperLink with a free port, where Flower would start one on a port that it always takes."""
+    monkeypatch.setenv("PYTHONPATH", PATH)
+    monkeypatch.chdir(tmp_path)
+    with simulation(2, 2) as link:
+        (tmp_path / ".flwr").mkdir()
+        config = Path(link.environment["FLWR_HOME"], "config.toml").read_text()
+        (tmp_path / ".flwr" / "config.toml").write_text(config.replace("[superlink.ccvr]", "[superlink.local]"))
+        said = run_script(script_of("Simulation").replace("pkill", "echo pkill"), tmp_path)
+    assert re.search(r"ccvr: round 8/8: accuracy .*\n(.*\n)*ccvr: finished, see it with: ccvr show \S+", said)
+
+
+def test_the_readmes_deployment(tmp_path):
+    script = script_of("Deployment")
+    for port in ("9092", "9094", "9095"):
+        script = script.replace(port, str(free_port()))
+    said = run_script(script, tmp_path)
+    assert f"ccvr: finished, see it with: ccvr show {tmp_path}/runs/loopback" in said
+    await_nobody(tmp_path / ".flwr")

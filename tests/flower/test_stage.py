@@ -1,0 +1,437 @@
+"""The stage for any app: what it gives, whom it names, what it refuses."""
+
+import functools
+import gc
+import math
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ccvr
+import ccvr.flower
+from ccvr.calibration.table import CALIBRATORS
+from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
+from ccvr.flower.messages import pack
+from tests.flower.loopback import Loopback
+from tests.flower.small import EXAMPLE, app_of, batches_of, grid_of, load, small_model
+
+pytestmark = pytest.mark.flower
+
+
+def same_tensors(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# --- what it gives ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [name for name, row in CALIBRATORS.items() if not row.raw and name != "kernel"])
+def test_it_is_the_library_with_a_network_between(method):
+    """Every calibrator gives what ``ccvr.calibrate`` gives from the same clients' bytes."""
+    options = {"ccvr": ",num_virtual=20,epochs=1", "ccvr-converged": ",num_virtual=20"}.get(method, "")
+    model = small_model()
+    found = ccvr.flower.calibrate(grid_of(3), model, EXAMPLE, method + options, seed=5)
+    kind = CALIBRATORS[method].kinds[0]
+    blobs = [ccvr.collect(model, batches_of(k), num_classes=4, kind=kind).to_bytes() for k in range(3)]
+    expected = ccvr.calibrate(model, ccvr.merge(blobs), method + options, seed=5)
+    assert same_tensors(found.model, expected)
+    assert found.missing == {}
+    assert found.method == method
+
+
+@pytest.mark.parametrize("kind", ["full", "pooled", "diagonal", "means"])
+def test_without_a_method_the_best_for_the_kind(kind):
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, kind=kind)
+    assert found.statistics.kind == kind
+    blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind=kind).to_bytes() for k in range(2)]
+    assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs)))
+
+
+def test_kernel_takes_two_exchanges():
+    grid = grid_of(3)
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=50")
+    settings = [message.content["ccvr.settings"] for message in grid.sent]
+    assert [each["kind"] for each in settings] == ["diagonal"] * 3 + ["kernel"] * 3
+    assert {each["taps"] for each in settings} == {"+".join(found.statistics.source.taps)} != {""}
+    assert found.statistics.num_features == 50
+    test = batches_of(9)
+    assert ccvr.score(found.model, test, 4).accuracy > ccvr.score(small_model(), test, 4).accuracy + 20
+
+
+def test_taps_are_those_that_the_server_chose():
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", taps="1")
+    assert found.statistics.source.taps == ("1",)
+    assert found.statistics.num_features == 8 + 6
+
+
+def test_the_model_is_left_alone_and_the_arrays_fit_it():
+    model, before = small_model(), small_model()
+    found = ccvr.flower.calibrate(grid_of(2), model, EXAMPLE, "lda")
+    assert same_tensors(model, before)
+    assert not same_tensors(found.model, before)
+    before.load_state_dict(found.arrays.to_torch_state_dict())
+    assert same_tensors(found.model, before)
+
+
+def test_a_validation_takes_the_head_that_wins():
+    found = ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", validate=True)
+    assert found.method == found.selection.name == "lda"
+    held_out = [{n: ccvr.score(m, batches_of(k, part=1), 4) for n, m in both(found).items()} for k in range(3)]
+    assert found.selection.recall == ccvr.select(both(found), held_out).recall
+    assert "chosen: lda" in str(found)
+
+
+def both(found):
+    return {"uncalibrated": small_model(), "lda": found.model}
+
+
+def test_a_validation_keeps_a_head_that_is_good_already():
+    """A head that lda made of all clients cannot be beaten by lda of one client's few samples."""
+    good = ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda").model
+
+    def few(context):
+        return small_model(), [(x[:9], y[:9]) for x, y in batches_of(0)[:1]], batches_of(0, part=1)
+
+    found = ccvr.flower.calibrate(grid_of(1, few, min_count=0), good, EXAMPLE, "lda", min_count=0, validate=True)
+    assert found.method == found.selection.name == "uncalibrated"
+    assert found.model is good
+
+
+def test_who_holds_nothing_out_says_nothing():
+    def without(context):
+        return load(context)[:2] if context.node_id == 100 else load(context)
+
+    found = ccvr.flower.calibrate(grid_of(2, without), small_model(), EXAMPLE, "lda", validate=True)
+    assert found.missing == {}
+    with pytest.raises(CalibrationError, match="no client held out"):
+        ccvr.flower.calibrate(grid_of(1, without), small_model(), EXAMPLE, "lda", validate=True)
+
+
+def test_one_answer_is_in_memory_at_a_time():
+    alive: list[weakref.ref] = []
+    most = []
+
+    def watched(message, context, call_next):
+        gc.collect()
+        most.append(sum(each() is not None for each in alive))
+        reply = call_next(message, context)
+        alive.append(weakref.ref(reply.content["ccvr.blobs"]["statistics"]))
+        return reply
+
+    grid = grid_of(6, mods=[watched])
+    ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
+    assert max(most) <= 1  # the one that has just been folded, until the next is here
+    assert len(alive) == 6
+    assert all(len(numbers) == 1 for numbers in grid.pulled)
+
+
+@pytest.mark.filterwarnings("ignore:nobody has samples")
+def test_a_clients_own_min_count_wins():
+    """The larger of what the client withholds by itself and what the server lets it withhold."""
+
+    def uneven(context):
+        model, ((x, y), *_), held_out = load(context)  # 13 or 12 of each class
+        return model, [(x, y), (x[y == 0], y[y == 0])], held_out
+
+    for own, asked, count in ((21, 0, [52, 0, 0, 0]), (0, 21, [52, 0, 0, 0]), (0, 0, [52, 26, 24, 24])):
+        grid = grid_of(2, uneven, min_count=own)
+        found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", min_count=asked)
+        assert found.statistics.count.tolist() == count
+        assert int(found.statistics.withheld) == 126 - sum(count)
+
+
+def most_at_once(grid):
+    """How many questions were open at the same time, at most."""
+    return max(grid.open)
+
+
+def test_large_statistics_do_not_all_wait_at_the_superlink(monkeypatch):
+    """As many clients are asked as fit; the next when one has answered."""
+    size = ccvr.collect(small_model(), batches_of(0), num_classes=4, kind="pooled").num_bytes
+    for room, most in ((10 * size, 6), (3 * size, 3), (1, 2)):
+        monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
+        grid = grid_of(6)
+        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=10**6)
+        assert most_at_once(grid) == most
+        assert len(grid.sent) == 6
+
+
+def test_silent_clients_hold_nobody_up(monkeypatch):
+    """All are asked by half of the time, although the first two never answer."""
+    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
+    found = ccvr.flower.calibrate(grid_of(6, silent=[100, 101]), small_model(), EXAMPLE, "lda", timeout=3)
+    assert found.missing.keys() == {100, 101}
+    assert int(found.statistics.count.sum()) == 4 * 80
+
+
+# --- whom it names ----------------------------------------------------------------------------------------------------
+
+
+def misbehaving(*nodes, how):
+    """A mod that lets some nodes answer as ``how(message)`` says."""
+
+    def mod(message, context, call_next):
+        return how(message) if context.node_id in nodes else call_next(message, context)
+
+    return mod
+
+
+def fail(message):
+    raise RuntimeError("out of luck\nand more lines")
+
+
+@given(st.integers(1, 6), st.sets(st.integers(0, 5)), st.sampled_from([0.01, 0.25, 0.5, 0.75, 1.0]))
+def test_quorum(number, failing, quorum):
+    """It succeeds if and only if enough answer; either way it names exactly those who did not."""
+    failing = {100 + k for k in failing if k < number}
+    grid = grid_of(number, mods=[misbehaving(*failing, how=fail)])
+    needed = max(1, math.ceil(quorum * number))
+    if number - len(failing) >= needed:
+        found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", quorum=quorum)
+        assert found.missing.keys() == failing
+        assert int(found.statistics.count.sum()) == 80 * (number - len(failing))
+        assert all(f"client {node}" in str(found) for node in failing)
+    else:
+        with pytest.raises(FederationError) as error:
+            ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", quorum=quorum)
+        said = str(error.value)
+        assert f"{number - len(failing)} of {number} clients answered" in said
+        assert f"{needed} are needed" in said
+        named = [node for node in failing if f"client {node} (RuntimeError: out of luck)" in said]
+        assert len(named) == min(len(failing), 5)
+        assert "\n" not in said
+
+
+def test_a_silent_client_is_waited_for_until_the_time_is_over():
+    found = ccvr.flower.calibrate(grid_of(3, silent=[101]), small_model(), EXAMPLE, "lda", timeout=0.5)
+    assert found.missing == {101: "no answer within 0.5 seconds"}
+    with pytest.raises(
+        FederationError, match=r"1 of 3 clients .* client 101 \(no answer within 0.5 seconds\), client 102"
+    ):
+        ccvr.flower.calibrate(grid_of(3, silent=[101, 102]), small_model(), EXAMPLE, "lda", timeout=0.5)
+
+
+def test_an_answer_that_never_arrives_whole_does_not_hold_up_the_stage(monkeypatch):
+    """Flower waits for hours for the chunks of an announced answer; the others have their turn meanwhile."""
+    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    is_over = threading.Event()
+
+    class Stuck(Loopback):
+        def pull_messages(self, message_ids):
+            if self._waiting[message_ids[0]].metadata.dst_node_id != 100:
+                return super().pull_messages(message_ids)
+            is_over.wait(60)
+            return []
+
+    found = ccvr.flower.calibrate(Stuck(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=2.0)
+    is_over.set()
+    assert found.missing == {100: "its answer was still on the way when the time was over"}
+    assert int(found.statistics.count.sum()) == 160
+
+
+def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
+    """Also where it takes longer than the others wait for it."""
+    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.1)
+
+    class Slow(Loopback):
+        def pull_messages(self, message_ids):
+            if self._waiting[message_ids[0]].metadata.dst_node_id == 100:
+                time.sleep(1)
+            return super().pull_messages(message_ids)
+
+    found = ccvr.flower.calibrate(Slow(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=60.0)
+    assert found.missing == {}
+    assert int(found.statistics.count.sum()) == 240
+
+
+def test_too_few_clients_are_connected():
+    with pytest.raises(FederationError, match=r"2 of 3 clients connected within 0\.3 seconds"):
+        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", num_clients=3, timeout=0.3)
+
+
+def test_a_client_without_samples_is_named_and_not_missed():
+    def some(context):
+        model, batches, held_out = load(context)
+        return model, [] if context.node_id == 101 else batches, held_out
+
+    found = ccvr.flower.calibrate(grid_of(2, some), small_model(), EXAMPLE, "lda", quorum=1.0)
+    assert found.without_samples == (101,)
+    assert found.missing == {}
+    assert "without samples: 101" in str(found)
+    assert int(found.statistics.count.sum()) == 80
+    with pytest.raises(StatisticsError, match="no statistics to merge"):
+        ccvr.flower.calibrate(grid_of(1, lambda c: (small_model(), [])), small_model(), EXAMPLE, "lda")
+
+
+def test_a_client_with_another_model_is_named_with_its_reason():
+    def other(context):
+        model, *rest = load(context)
+        return (torch.nn.Linear(5, 4) if context.node_id == 100 else model), *rest
+
+    found = ccvr.flower.calibrate(grid_of(3, other), small_model(), EXAMPLE, "lda")
+    assert list(found.missing) == [100]
+    assert "does not take the server's tensors" in found.missing[100]
+
+
+def honest(num_classes=4, kind="pooled"):
+    return ccvr.collect(small_model(), batches_of(0), num_classes=num_classes, kind=kind)
+
+
+def other_backbone():
+    model = small_model()
+    with torch.no_grad():
+        model[0].weight += 1
+    return ccvr.collect(model, batches_of(0), num_classes=4, kind="pooled").to_bytes()
+
+
+def with_array(array):
+    return RecordDict({"ccvr.blobs": ArrayRecord({"statistics": array}), "ccvr.settings": ConfigRecord({})})
+
+
+HOSTILE = {
+    "noise": pack({"statistics": b"\x80\x04" * 999}),
+    "cut": pack({"statistics": honest().to_bytes()[:-7]}),
+    "another kind": pack({"statistics": honest(kind="full").to_bytes()}),
+    "another backbone": pack({"statistics": other_backbone()}),
+    "more classes": pack({"statistics": honest(num_classes=9).to_bytes()}),
+    "nothing": RecordDict(),
+    "other records": RecordDict({"ccvr.blobs": ConfigRecord({"statistics": b"x"})}),
+    "a numpy array": with_array(Array(torch.zeros(3).numpy())),
+    "empty as text": RecordDict({"ccvr.settings": ConfigRecord({"empty": "yes"})}),
+    "a long complaint": pack({}, error="x" * 10**6),
+    "a complaint that moves the cursor": pack({}, error="lies\x1b[2K\n\rand more"),
+    "several clients": pack({"statistics": ccvr.merge([honest(), honest()]).to_bytes()}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_answer_changes_nothing_for_the_others(name):
+    """Also where it comes first: the server knows what to expect."""
+    mod = misbehaving(100, how=lambda message: Message(HOSTILE[name], reply_to=message))
+    found = ccvr.flower.calibrate(grid_of(3, mods=[mod]), small_model(), EXAMPLE, "lda")
+    assert list(found.missing) == [100]
+    assert 0 < len(found.missing[100]) <= 300
+    assert found.missing[100].isprintable()
+    blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind="pooled").to_bytes() for k in (1, 2)]
+    assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
+
+
+def test_a_message_that_flower_cannot_read_is_its_senders_problem():
+    class Broken(Loopback):
+        def pull_messages(self, message_ids):
+            if self._waiting[message_ids[0]].metadata.dst_node_id == 100:
+                raise ValueError("Unexpected set of `children`.")
+            return super().pull_messages(message_ids)
+
+    found = ccvr.flower.calibrate(Broken(app_of(), 2), small_model(), EXAMPLE, "lda")
+    assert found.missing == {100: "its message cannot be read (ValueError)"}
+
+
+def test_a_network_that_fails_is_nobodys_fault():
+    class Down(Loopback):
+        def pull_messages(self, message_ids):
+            raise ConnectionError("the SuperLink is gone")
+
+    with pytest.raises(ConnectionError, match="the SuperLink is gone"):
+        ccvr.flower.calibrate(Down(app_of(), 2), small_model(), EXAMPLE, "lda")
+
+
+def test_hostile_counts_are_left_out():
+    def lying(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_id == 100 and message.metadata.message_type == "query.ccvr_scores":
+            return Message(pack({"counts": b"no counts"}), reply_to=message)
+        return reply
+
+    found = ccvr.flower.calibrate(grid_of(3, mods=[lying]), small_model(), EXAMPLE, "lda", validate=True)
+    assert list(found.missing) == [100]
+    assert "no counts" in found.missing[100]
+    assert found.method == "lda"
+
+
+# --- what it refuses --------------------------------------------------------------------------------------------------
+
+
+def masked_everywhere():
+    return app_of(mods=[secaggplus_mod])
+
+
+def masked_by_a_partial():
+    return app_of(mods=[functools.partial(secaggplus_mod)])
+
+
+def masked_behind_a_function_that_calls_itself():
+    app = app_of()
+
+    def again(message, context):
+        return again(message, context)
+
+    app.evaluate()(again)
+    app.train(mods=[secaggplus_mod])(again)
+    return app
+
+
+def masked_in_training():
+    app = app_of()
+
+    @app.train(mods=[secaggplus_mod])
+    def train(message, context):
+        raise NotImplementedError
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "app", [masked_everywhere, masked_in_training, masked_by_a_partial, masked_behind_a_function_that_calls_itself]
+)
+def test_statistics_must_not_look_protected(app):
+    """Flower's secure aggregation covers training alone; a client that uses it refuses, and the server reads why."""
+    with pytest.raises(FederationError, match=r"masks its training with secaggplus_mod.*register\(…, unmasked=True\)"):
+        ccvr.flower.calibrate(Loopback(app(), 2), small_model(), EXAMPLE, "lda")
+
+
+def test_who_says_so_may_send_unmasked():
+    """And then it is unmasked: the very bytes are in the answer."""
+    grid = grid_of(1, mods=[secaggplus_mod], unmasked=True)
+    ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
+    answer = grid.app(grid.sent[0], grid.contexts[100])
+    expected = ccvr.collect(small_model(), batches_of(0), num_classes=4, kind="pooled").to_bytes()
+    assert answer.content["ccvr.blobs"]["statistics"].data == expected
+
+
+def test_noise_of_a_mod_is_an_error_and_no_spoilt_statistics():
+    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
+    with pytest.raises(FederationError, match="0 of 2 clients answered"):
+        ccvr.flower.calibrate(grid_of(2, mods=[mod]), small_model(), EXAMPLE, "lda")
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "error", "said"),
+    [
+        ("oracle", {}, CalibrationError, "oracle needs raw features"),
+        ("ccrv", {}, CcvrError, 'Did you mean "ccvr"'),
+        (None, {"kind": "ful"}, CcvrError, "ful"),
+        ("lda,kind=means", {}, CcvrError, "means"),
+        ("lda", {"head": "0.weight"}, ModelError, "0.weight"),
+    ],
+)
+def test_mistakes_are_found_before_anybody_is_asked(method, options, error, said):
+    grid = grid_of(2)
+    with pytest.raises(error, match=said):
+        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, method, **options)
+    assert grid.sent == []
+
+
+def test_old_apps_cannot_be_asked():
+    with pytest.raises(ValueError, match="client_fn"):
+        ccvr.flower.register(ClientApp(client_fn=lambda context: None), load)
