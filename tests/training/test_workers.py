@@ -135,8 +135,10 @@ def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
         assert [result.client for result in results] == list(range(1, 11))
 
 
-@pytest.mark.parametrize("name", ["simple-cnn", "mobilenet-v2"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [*((each, "simple-cnn") for each in ALGORITHMS), ("fedavg", "mobilenet-v2"), ("moon", "mobilenet-v2")],
+)
 def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     """Channels last, and in training computed otherwise than in evaluation."""
     spec, clients = replace(SPEC, algorithm=algorithm, rounds=2), many_clients((9, 30, 17), side=32)
