@@ -67,7 +67,7 @@ def test_formats_of_the_same_table(form: str, ccvr: Command, cells: Path) -> Non
     accuracy = RunFolder(cells / "quick" / "digits-fedavg-s0").read_results()["accuracy"]
     assert f"{accuracy['ccvr']:.2f}" in out
     assert "95.00" in out
-    assert {"terminal": "┃", "markdown": "|---|", "latex": r"\toprule"}[form] in out
+    assert {"terminal": "──", "markdown": "|---|", "latex": r"\toprule"}[form] in out
 
 
 @pytest.mark.usefixtures("small")
@@ -107,7 +107,7 @@ def test_a_run_of_no_cell_is_recorded_under_its_own_name(ccvr: Command, finished
 def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr("reproduce", "table9", "--budget", "0")
     assert (code, err) == (0, "")
-    assert "ours: nothing yet" in out
+    assert "ours: nothing yet" in " ".join(out.split())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -195,11 +195,9 @@ def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:
     write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0, "ccvr": 49.0, "oracle": 51.0}))
     code, out, err = ccvr("reproduce", "--claims", "--format", "markdown")
     assert (code, err) == (0, "")
-    assert (
-        "| CCVR improves every algorithm at every alpha | quick (10 × 5) | 1 | 0 of 1 | does not hold | holds |" in out
-    )
-    assert "| -1.00 against 0 | does not hold | +4.13 against 0 | holds |" in out
-    assert "| 51.00 against 49.00 | holds | 64.70 against 62.68 | holds |" in out
+    assert "| 1. CCVR improves every algorithm at every alpha | quick | 1 | 0 of 1 | does not hold | holds |" in out
+    assert "| -1.00 : 0 | does not hold | +4.13 : 0 | holds |" in out
+    assert "| 51.00 : 49.00 | holds | 64.70 : 62.68 | holds |" in out
 
 
 def test_the_list_says_what_everything_costs(ccvr: Command) -> None:
@@ -210,9 +208,9 @@ def test_the_list_says_what_everything_costs(ccvr: Command) -> None:
     assert list(found) == ["table1", "figure5", "figure15", "all"]
     names = [row["cell"] for row in rows(cells)]
     assert (len(names), names.count("cifar10-a0.05-fedavg-clsnorm-clsprox")) == (36, 3)
-    assert (found["table1"]["cells"], found["table1"]["training samples"]) == ("36", f"{36 * 50_000 * 1000:,}")
+    assert (found["table1"]["cells"], found["table1"]["million samples"]) == ("36", f"{36 * 50:,}.0")
     assert found["figure5"]["cells"] == "3"
-    assert "CINIC-10" in found["figure5"]["remark"]
+    assert "CINIC-10" in found["figure5"]["what"]
     assert found["all"]["cells"] == "36", "figure5's cells are table1's"
     assert float(found["table1"]["hours"].replace(",", "")) > 0
 

@@ -44,10 +44,18 @@ def test_published_and_ours_stand_side_by_side():
         "+4.13",
         "+5.24 ± 0.89",
         "3",
-        QUICK,
+        "quick",
     ]
     for text in (shown(comparison("T", [FULL])), markdown(comparison("T", [FULL]))):
         assert [cell for cell in cells if cell not in text] == []
+
+
+def test_in_the_terminal_a_section_says_once_what_its_rows_share():
+    text = shown(comparison("T", [FULL, FULL, BARE]), width=90)
+    lines = [line.strip() for line in text.splitlines()]
+    assert [line for line in lines if line.startswith("CIFAR")] == [FULL.setting, BARE.setting]
+    assert sum("FedAvg + CCVR" in line and "62.68 ± 0.54" in line for line in lines) == 2, "numbers are not broken"
+    assert "setting" in shown(comparison("T", [FULL, BARE])), "of rows that share nothing each says its own"
 
 
 def test_what_is_not_known_is_a_dash_and_empty_for_programs():
@@ -82,7 +90,7 @@ def test_a_table_of_mixed_scales_says_so_in_every_row(scales):
     rows = [Row(*[FULL.cell, FULL.head, FULL.setting, FULL.method, None], Spread(60, None), scale=s) for s in scales]
     sheet = comparison("T", rows)
     assert ("scales are mixed" in sheet.caption) == (len(scales) > 1)
-    assert [row[-1] for row in sheet.rows] == scales
+    assert [row[-1] for row in sheet.rows] == [scale.split()[0] for scale in scales]
     assert all(scale in sheet.caption for scale in scales)
 
 
@@ -100,7 +108,9 @@ def test_latex_sets_every_character():
     assert (
         r"CIFAR-10, $\alpha$ = 0.1 & FedAvg + CCVR & 62.68 $\pm$ 0.54 & 61.99 $\pm$ 0.49 & $-$0.69 & $+$4.13 &" in text
     )
-    assert r"quick (10 $\times$ 5) \\" in text
+    assert r"quick (10 $\times$ 5)" in text
+    assert r"& 3 & quick \\" in text
+    assert r"& ours $-$ paper &" in text
     assert text.count(r"\midrule") == 1, "settings that stand in one row each are no sections"
     assert latex(comparison("T", [FULL, FULL, BARE])).count(r"\midrule") == 2
     assert not set(text) - {chr(code) for code in range(32, 127)} - {"\n"}, "nothing that needs a special font"

@@ -39,7 +39,7 @@ from ccvr.experiment.reproduction.work import (
 from ccvr.experiment.spec import Spec
 from ccvr.report.comparison import comparison
 from ccvr.report.progress import RunProgress
-from ccvr.report.sheet import FORMATS, Sheet
+from ccvr.report.sheet import Sheet, show_sheet
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on fonts and caches help nobody here
 
@@ -106,7 +106,7 @@ def command(argv: list[str]) -> None:
     seconds = parse_duration(arguments.budget) if arguments.budget is not None else None
     if arguments.list:
         for sheet in _listing(arguments, items, cells):
-            _print(sheet, arguments.format)
+            show_sheet(sheet, arguments.format)
         return
     failures = _work(arguments, items, cells, Budget(seconds)) if items else []
     if arguments.record:
@@ -116,7 +116,7 @@ def command(argv: list[str]) -> None:
         _show(arguments, item, cells, trainings)
     if arguments.claims:
         for sheet in judge(trainings, arguments.chosen_scale):
-            _print(sheet, arguments.format)
+            show_sheet(sheet, arguments.format)
     if failures:
         first = failures[0]
         more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
@@ -193,7 +193,7 @@ def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], train
     if not item.is_figure:
         entries = {key: paper for key, paper in item.entries.items() if key[0] in cells}
         rows = [row for row in compare(entries, trainings, scale) if row.paper or row.ours]
-        _print(comparison(item.title, rows), arguments.format)
+        show_sheet(comparison(item.title, rows), arguments.format)
         return
     drawing = draw(item, cells, trainings, scale, arguments.root)
     print(f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else ""))
@@ -203,11 +203,3 @@ def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], train
     print(f"  Files: {', '.join(map(str, paths))}" if paths else "  No cell has what it takes.")
     if drawing.lacks:
         print(f"  Not there: {', '.join(drawing.lacks)}")
-
-
-def _print(sheet: Sheet, name: str) -> None:
-    made = FORMATS[name](sheet)
-    if isinstance(made, str):
-        print(made)
-    else:
-        Console().print(made)

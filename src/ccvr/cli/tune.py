@@ -17,7 +17,7 @@ from ccvr.experiment.presets import find_spec
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, described, grid, tune
 from ccvr.report.progress import RunProgress
-from ccvr.report.sheet import DASH, Sheet, terminal
+from ccvr.report.sheet import DASH, Sheet, show_sheet
 from ccvr.report.tables import headline
 
 ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
@@ -54,7 +54,7 @@ def command(argv: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
     if not arguments.quiet:
-        Console().print(terminal(_sheet(tuned)))
+        show_sheet(_sheet(tuned))
         print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
         print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
 

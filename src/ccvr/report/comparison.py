@@ -28,7 +28,7 @@ class Row:
         return None if self.ours is None or self.paper is None else self.ours.mean - self.paper.mean
 
 
-HEADERS = ("setting", "method", "paper", "ours", "difference", "paper's gain", "our gain", "seeds", "scale")
+HEADERS = ("setting", "method", "paper", "ours", "ours − paper", "paper's gain", "our gain", "seeds", "scale")
 WORDS = ("setting", "method", "scale")
 
 
@@ -49,7 +49,7 @@ def _cells(row: Row) -> list[str]:
     numbers = [DASH if spread is None else spread.text(sign) for spread, sign in spreads]
     if row.gain is not None and row.gain_seeds != row.seeds:  # not every seed has what the gain is counted from
         numbers[-1] += f" ({row.gain_seeds} of {row.seeds} seeds)"
-    return [row.setting, row.method, *numbers, str(row.seeds or DASH), row.scale or DASH]
+    return [row.setting, row.method, *numbers, str(row.seeds or DASH), row.scale.partition(" (")[0] or DASH]
 
 
 def _values(row: Row) -> dict[str, Value]:

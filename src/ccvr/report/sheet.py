@@ -2,9 +2,12 @@
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -12,6 +15,8 @@ from ccvr.core.tables import Table
 
 DASH = "–"
 """What is not known."""
+UNWRAPPED = 1000
+"""Columns of an output that is no terminal: lines of a file are not broken."""
 
 Value = str | int | float | None
 
@@ -28,21 +33,38 @@ class Sheet:
     values: Sequence[dict[str, Value]] = field(default_factory=tuple)
     """The same for programs: each row by header, in CSV."""
 
+    @property
+    def has_sections(self) -> bool:
+        return len({row[0] for row in self.rows}) < len(self.rows)
+
     def opens_section(self, number: int) -> bool:
-        firsts = [row[0] for row in self.rows]
-        shared = len(set(firsts)) < len(firsts)
-        return number == 0 or (shared and firsts[number] != firsts[number - 1])
+        return number == 0 or (self.has_sections and self.rows[number][0] != self.rows[number - 1][0])
 
 
 def terminal(sheet: Sheet) -> RichTable:
-    table = RichTable(title=Text(sheet.caption), title_justify="left")
-    for header in sheet.headers:
-        table.add_column(header, justify="left" if header in sheet.words else "right", overflow="fold")
+    """Without the first column where rows share it: each section says it once, in a line of its own."""
+    table = RichTable(title=Text(sheet.caption), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
+    hidden = 1 if sheet.has_sections else 0
+    for header in sheet.headers[hidden:]:
+        if header in sheet.words:
+            table.add_column(header, overflow="fold")
+        else:  # numbers are narrow, and what stands above them is made so
+            table.add_column("\n".join(header.rsplit(" ", 1)), justify="right", overflow="fold")
     for number, row in enumerate(sheet.rows):
-        if sheet.opens_section(number):
+        if hidden and sheet.opens_section(number):
             table.add_section()
-        table.add_row(*map(Text, row))
+            table.add_row(Text(row[0], style="bold"))
+        table.add_row(*map(Text, row[hidden:]))
     return table
+
+
+def show_sheet(sheet: Sheet, name: str = "terminal") -> None:
+    """Print a sheet in one of the formats."""
+    made = FORMATS[name](sheet)
+    if isinstance(made, str):
+        print(made)
+    else:
+        Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(made)
 
 
 def markdown(sheet: Sheet) -> str:
@@ -73,6 +95,7 @@ ESCAPES = {
     ">": r"$>$",
     "≥": r"$\ge$",
     "±": r"$\pm$",
+    "−": "$-$",
     "×": r"$\times$",
     "α": r"$\alpha$",
     "–": "--",

@@ -25,16 +25,21 @@ class Scale(NamedTuple):
         return self.rounds * self.local_epochs
 
     @property
+    def name(self) -> str:
+        """``quick``; of a scale that the table lacks the numbers."""
+        numbers = f"{self.rounds} × {self.local_epochs}"
+        return next((name for name, scale in SCALES.items() if scale == self), numbers)
+
+    @property
     def label(self) -> str:
         """``quick (10 × 5)``; without a name the numbers alone."""
         numbers = f"{self.rounds} × {self.local_epochs}"
-        name = next((name for name, scale in SCALES.items() if scale == self), None)
-        return f"{name} ({numbers})" if name else numbers
+        return numbers if self.name == numbers else f"{self.name} ({numbers})"
 
     @property
     def folder(self) -> str:
         """The name of a folder for cells of this scale."""
-        return self.label.partition(" (")[0].replace(" × ", "x")
+        return self.name.replace(" × ", "x")
 
 
 SCALES: Table[Scale] = Table(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.experiment.reproduction.cells import CELLS, SCALES, Scale
-from ccvr.experiment.reproduction.compare import Numbers, method_of, setting_of
+from ccvr.experiment.reproduction.compare import Numbers, method_of
 from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.report.published import published
 from ccvr.report.sheet import DASH, Sheet
@@ -27,14 +27,17 @@ class Quantity:
     kind: Literal["accuracy", "gain"]
 
     @property
-    def name(self) -> str:
-        cell = CELLS[self.cell]
-        return f"{method_of(cell, self.head)}, {setting_of(cell)}"
+    def method(self) -> str:
+        return method_of(CELLS[self.cell], self.head)
+
+    @property
+    def alpha(self) -> str:
+        return f"α = {CELLS[self.cell].spec.partition.alpha:g}"
 
     def published(self) -> float:
         found = ({**published("table1"), **published("table2")})[self.cell, self.head]
         value = found.mean if self.kind == "accuracy" else found.gain
-        assert value is not None, f"the paper prints no {self.kind} of {self.name}"
+        assert value is not None, f"the paper prints no {self.kind} of {self.cell}"
         return value
 
     def ours(self, numbers: Numbers, scale: Scale) -> dict[int, float]:
@@ -53,7 +56,13 @@ class Comparison:
 
     @property
     def name(self) -> str:
-        return self.larger.name + (f" {self.sign} {self.smaller.name}" if self.smaller else f" {self.sign} 0")
+        """What both have in common is said once."""
+        larger, smaller = self.larger, self.smaller
+        if smaller is None:
+            return f"{larger.method}, {larger.alpha} {self.sign} 0"
+        if smaller.method == larger.method:
+            return f"{larger.method}, {larger.alpha} {self.sign} {smaller.alpha}"
+        return f"{larger.method} {self.sign} {smaller.method}, {larger.alpha}"
 
     @property
     def sign(self) -> str:
@@ -75,7 +84,7 @@ class Comparison:
         holds = larger >= smaller if self.or_equal else larger > smaller
         sign = "+" if self.larger.kind == "gain" else ""
         right = f"{smaller:{sign}.2f}" if self.smaller else "0"
-        return Outcome(f"{larger:{sign}.2f} against {right}", holds, seeds)
+        return Outcome(f"{larger:{sign}.2f} : {right}", holds, seeds)
 
 
 @dataclass(frozen=True)
@@ -144,19 +153,22 @@ def _scales(trainings: Trainings) -> list[Scale]:
 def judge(trainings: Trainings, scale: Scale | None) -> tuple[Sheet, Sheet]:
     """All claims at every scale: the verdicts, and the figures that they rest on."""
     numbers, verdicts, figures = Numbers(trainings), [], []
-    for claim in CLAIMS:
+    scales = [scale] if scale else _scales(trainings) or [SCALES["paper"]]
+    for number, claim in enumerate(CLAIMS, start=1):
         theirs = [comparison.published() for comparison in claim.comparisons]
-        for each in [scale] if scale else _scales(trainings) or [SCALES["paper"]]:
+        for each in scales:
             ours = [comparison.ours(numbers, each) for comparison in claim.comparisons]
-            verdicts.append([claim.text, each.label, *_verdict(ours), _verdict(theirs)[-1]])
+            verdicts.append([f"{number}. {claim.text}", each.name, *_verdict(ours), _verdict(theirs)[-1]])
             for comparison, mine, paper in zip(claim.comparisons, ours, theirs, strict=True):
                 row = [str(mine.seeds), mine.figures, mine.verdict] if mine else [DASH, DASH, "not trained"]
-                figures.append([claim.text, comparison.name, each.label, *row, paper.figures, paper.verdict])
+                figures.append([f"claim {number}", comparison.name, each.name, *row, paper.figures, paper.verdict])
+    trained = ", ".join(each.label for each in scales)
     top = ("claim", "scale", "seeds", "comparisons that hold", "ours", "paper")
     below = ("claim", "comparison", "scale", "seeds", "our figures", "ours", "the paper's figures", "paper")
+    words = [header for header in below if header not in ("seeds", "our figures", "the paper's figures")]
     return (
-        Sheet("The paper's claims on CIFAR-10, on our numbers and on its own", top, verdicts, top),
-        Sheet("Figures behind the verdicts: accuracy in percent, gains in points", below, figures, below),
+        Sheet(f"The paper's claims on CIFAR-10, on our numbers ({trained}) and on its own", top, verdicts, top),
+        Sheet("Figures behind the verdicts: accuracy in percent, gains in points", below, figures, words),
     )
 
 

@@ -24,23 +24,26 @@ class Rates:
         return training_samples(spec) * self.measured[kind]
 
 
-HEADERS = ("id", "what", "cells", "trained", "training samples", "hours", "remark")
-WORDS = ("id", "what", "remark")
+HEADERS = ("id", "what", "cells", "trained", "million samples", "hours")
+WORDS = ("id", "what")
 
 
 def listing(items: Sequence[Item], jobs: Sequence[Job], rates: Rates, scale: str) -> Sheet:
     """A row for each item, and one for all together, in which shared cells count once."""
     needed = {item.id: [job for job in jobs if item.trains and job.cell.name in item.cells] for item in items}
-    rows = [[item.id, item.title, *_cost(needed[item.id], rates), item.remark] for item in items]
-    rows.append(["all", "each cell once", *_cost(jobs, rates), ""])
-    caption = f"Tables and figures at scale {scale}: hours of training on this machine, by a few timed steps"
+    rows = [
+        [item.id, f"{item.title}{f' ({item.remark})' if item.remark else ''}", *_cost(needed[item.id], rates)]
+        for item in items
+    ]
+    rows.append(["all", "each cell once", *_cost(jobs, rates)])
+    caption = f"Tables and figures at scale {scale}; hours of training on this machine, by a few timed steps"
     return Sheet(caption, HEADERS, rows, WORDS)
 
 
 def cell_listing(jobs: Sequence[Job], rates: Rates) -> Sheet:
     """A row for each cell and seed, the names that --cells takes first."""
     rows = [[job.cell.name, str(job.spec.seed), *_cost([job], rates)[1:]] for job in jobs]
-    headers = ("cell", "seed", "trained", "training samples", "hours")
+    headers = ("cell", "seed", "trained", "million samples", "hours")
     return Sheet("Their cells", headers, rows, ("cell",))
 
 
@@ -48,4 +51,4 @@ def _cost(jobs: Sequence[Job], rates: Rates) -> list[str]:
     trained = sum(job.is_trained for job in jobs)
     samples = sum(training_samples(job.spec) for job in jobs)
     hours = sum(rates.seconds(job.spec) for job in jobs) / 3600
-    return [str(len(jobs)), str(trained), f"{samples:,}", f"{hours:,.1f}"]
+    return [str(len(jobs)), str(trained), f"{samples / 1e6:,.1f}", f"{hours:,.1f}"]
