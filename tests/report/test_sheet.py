@@ -51,7 +51,7 @@ def test_published_and_ours_stand_side_by_side():
 
 
 def test_in_the_terminal_a_section_says_once_what_its_rows_share():
-    text = shown(comparison("T", [FULL, FULL, BARE]), width=90)
+    text = shown(comparison("T", [FULL, FULL, BARE]), width=100)
     lines = [line.strip() for line in text.splitlines()]
     assert [line for line in lines if line.startswith("CIFAR")] == [FULL.setting, BARE.setting]
     assert sum("FedAvg + CCVR" in line and "62.68 ± 0.54" in line for line in lines) == 2, "numbers are not broken"
