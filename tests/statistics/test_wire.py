@@ -120,6 +120,25 @@ def test_a_scatter_that_float32_would_break_travels_in_float64():
     assert load(easy.to_bytes())["scatter"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("kind", ["full", "pooled"])
+def test_features_that_hardly_vary_pass(kind):
+    """What is left of them when the mean is taken away is mostly rounding, and indefinite."""
+    rng = np.random.default_rng(3)
+    labels = torch.arange(60) % 2
+    clients = [
+        statistics_of(torch.from_numpy(5 + 1e-5 * rng.standard_normal((60, 1)).repeat(40, 1)), labels, 2, kind=kind)
+        for _ in range(3)
+    ]
+    merged = merge(clients)
+    scatter = scatters(merged)[0]
+    assert torch.linalg.eigvalsh(scatter).min() < -1e-5 * scatter.trace() / 40, "else this shows nothing"
+    blob = merged.to_bytes()
+    assert torch.equal(ClassStatistics.from_bytes(blob).count, merged.count)
+    forged = {**load(blob), "scatter": load(blob)["scatter"] - 1e-9}
+    with pytest.raises(StatisticsError, match="indefinite"):
+        ClassStatistics.from_bytes(save(forged, metadata=header_of(blob)["__metadata__"]))
+
+
 @laws
 @given(statistics())
 def test_only_what_is_there_travels_and_its_size_is_known(sent):

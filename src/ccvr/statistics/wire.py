@@ -27,6 +27,8 @@ MOST_COUNT = 10**12
 MOST_MAGNITUDE = 1e9
 """Of a mean, and of a standard deviation: no trained feature comes near, and float64 sums of them stay exact enough."""
 JITTER = 1e-5
+ROUNDING = 4 * torch.finfo(torch.float64).eps
+"""Of a scatter against n |mu|², of which it is what is left when the mean is taken away."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def encode(
 ) -> bytes:
     """The blob; ``scatters`` come row by row and are packed as they come."""
     d = parts.mean.shape[1]
-    packed, fits = _pack(scatters, d, square=KINDS[kind].square)
+    packed, fits = _pack(scatters, d, _rounding(kind, parts), square=KINDS[kind].square)
     tensors = {"classes": parts.classes, "count": parts.count, "mean": parts.mean}
     if (parts.clients > 1).any():
         tensors["clients"] = parts.clients
@@ -83,13 +85,13 @@ def encode(
     return tensors_to_bytes(tensors, format=FORMAT, **header)
 
 
-def _pack(scatters: Iterable[Tensor], d: int, *, square: bool) -> tuple[Tensor | None, bool]:
+def _pack(scatters: Iterable[Tensor], d: int, slack: Tensor, *, square: bool) -> tuple[Tensor | None, bool]:
     """All rows, and whether each is still a covariance when it is rounded to float32."""
     rows, columns = torch.triu_indices(d, d)
     packed, fits = [], True
-    for scatter in scatters:
+    for scatter, most in zip(scatters, slack.tolist(), strict=False):  # of means there may be none
         row = scatter[rows, columns] if square else scatter
-        fits = fits and _is_covariance(unpack(row.float(), d) if square else row)
+        fits = fits and _is_covariance(unpack(row.float(), d) if square else row, most)
         packed.append(row)
     return (torch.stack(packed) if packed else None), fits
 
@@ -102,8 +104,14 @@ def unpack(row: Tensor, d: int) -> Tensor:
     return matrix
 
 
-def _is_covariance(scatter: Tensor) -> bool:
-    """Whether Cholesky of S + 1e-5 tr(S)/d I succeeds; a diagonal must not be negative; zeros are fine."""
+def _rounding(kind: str, parts: Parts) -> Tensor:
+    """What float64 may have left in each scatter: features that hardly vary leave little else."""
+    of_classes = ROUNDING * parts.count * parts.mean.square().sum(1)
+    return of_classes if KINDS[kind].by_class else of_classes.sum(0, keepdim=True)[: len(of_classes)]
+
+
+def _is_covariance(scatter: Tensor, rounding: float) -> bool:
+    """Whether Cholesky of S + (1e-5 tr(S)/d + rounding) I succeeds; a diagonal must not be negative; zeros are fine."""
     if scatter.dim() == 1:
         return bool((scatter >= 0).all())
     if not scatter.any():
@@ -111,8 +119,9 @@ def _is_covariance(scatter: Tensor) -> bool:
     trace = scatter.trace()
     if not trace > 0:
         return False
-    shifted = scatter + JITTER * trace / len(scatter) * torch.eye(len(scatter), dtype=torch.float64)
-    return int(torch.linalg.cholesky_ex(shifted / trace).info) == 0
+    shift = JITTER * trace / len(scatter) + rounding
+    shifted = scatter + shift * torch.eye(len(scatter), dtype=torch.float64)
+    return int(torch.linalg.cholesky_ex(shifted / shifted.trace()).info) == 0
 
 
 # --- in -------------------------------------------------------------------------------------------------------------
@@ -221,10 +230,11 @@ def _require_covariances(found: Decoded) -> None:
     by_class = KINDS[found.kind].by_class
     counts = found.parts.count if by_class else found.parts.count.sum().unsqueeze(0)
     singles = found.parts.clients if found.kind == "means" else found.parts.count
+    rounding = _rounding(found.kind, found.parts).tolist()
     for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
         where = f"the scatter of class {int(found.parts.classes[index])}" if by_class else "the pooled scatter"
         _require_numbers(row, MOST_MAGNITUDE**2 * float(counts[index]), where)
-        if not _is_covariance(scatter):
+        if not _is_covariance(scatter, rounding[index]):
             raise ValueError(f"{where} is not that of any features: it is indefinite")
         alone = bool(singles[index] == 1) if by_class else bool((singles == 1).all())
         if alone and row.any():
