@@ -134,7 +134,8 @@ def test_features_that_hardly_vary_pass(kind):
     assert torch.linalg.eigvalsh(scatter).min() < -1e-5 * scatter.trace() / 40, "else this shows nothing"
     blob = merged.to_bytes()
     assert torch.equal(ClassStatistics.from_bytes(blob).count, merged.count)
-    forged = {**load(blob), "scatter": load(blob)["scatter"] - 1e-9}
+    forged = load(blob)
+    forged["scatter"][:, 1] *= 1.2  # more than two features can have in common
     with pytest.raises(StatisticsError, match="indefinite"):
         ClassStatistics.from_bytes(save(forged, metadata=header_of(blob)["__metadata__"]))
 
