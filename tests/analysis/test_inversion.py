@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ccvr.analysis.inversion import Descent, invert, total_variation
+from ccvr.analysis.inversion import Descent, Inversion, invert, total_variation
 from ccvr.analysis.mean_inversion import invert_means
 from ccvr.analysis.similarity import psnr, ssim
 from ccvr.core.errors import AnalysisError
@@ -11,7 +13,7 @@ from ccvr.models.split import Normalize, SplitModel
 
 SHAPE = (2, 12, 12)
 DIMENSIONS = 2 * 12 * 12
-EXACT = Descent(steps=300, lr=0.1, tv=0.0)
+EXACT = Descent(steps=300, lr=0.1, weights=(0.0,))
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -75,8 +77,41 @@ def test_the_prior_smooths() -> None:
     model, images = linear_model(), pictures(2)
     z = features(model, images)
     rough = invert(model, z, SHAPE, rng=rng(), descent=EXACT).images
-    smooth = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=300, lr=0.1, tv=3.0)).images
+    smooth = invert(model, z, SHAPE, rng=rng(), descent=replace(EXACT, weights=(3.0,))).images
     assert (total_variation(smooth.double()) < 0.5 * total_variation(rough.double())).all()
+
+
+WEIGHTS = (10.0, 1.0, 0.01)
+
+
+def alone(model: SplitModel, z: Tensor, weights: tuple[float, ...]) -> Inversion:
+    """Where these weights lead to, one after the other, if nothing is near enough before the last."""
+    return invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=weights, near=0.0))
+
+
+def test_the_smoothest_picture_that_is_near_is_taken() -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    steps = [alone(model, z, WEIGHTS[: i + 1]) for i in range(3)]
+    assert all((a.error > 1.5 * b.error).all() for a, b in zip(steps, steps[1:], strict=False)), "a smaller weight fits"
+    near = float(steps[1].error.median())  # so one picture needs the last weight, two do not
+    found = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=WEIGHTS, near=near))
+    expected = [1 if error <= near else 2 for error in steps[1].error]
+    assert sorted(expected) == [1, 1, 2]
+    for k, step in enumerate(expected):
+        assert found.weight[k] == pytest.approx(WEIGHTS[step])
+        assert found.error[k] == pytest.approx(steps[step].error[k].item(), rel=1e-2)
+        assert (found.images[k].int() - steps[step].images[k].int()).abs().max() <= 2
+
+
+def test_where_no_picture_is_near_the_nearest_is_taken() -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    found = alone(model, z, (0.01, 10.0))
+    first = alone(model, z, (0.01,))
+    assert torch.equal(found.images, first.images)
+    assert torch.equal(found.error, first.error)
+    assert found.weight.tolist() == pytest.approx([0.01] * 3)
 
 
 def test_total_variation_by_hand() -> None:
@@ -112,6 +147,10 @@ class TestMeans:
             assert part.groups.shape == (3, part.n)
             assert all(len(set(group)) == part.n for group in part.groups.tolist())
             assert part.images.shape == (3, *SHAPE)
+            mean = features(linear_model(), images)[part.groups].mean(1)
+            left = (features(linear_model(), part.images) - mean).square().sum(1) / mean.square().sum(1)
+            assert torch.allclose(part.error, left, rtol=0, atol=1e-3), "each group has its own pictures"
+            assert (left < 2e-3).all()
 
     def test_a_rotation_gives_the_mean_picture(self) -> None:
         images = pictures(6)

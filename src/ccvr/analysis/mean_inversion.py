@@ -1,12 +1,12 @@
 """What means of features give away: the more images a mean is of, the less it shows of one of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
 
-from ccvr.analysis.inversion import DESCENT, Descent, invert
+from ccvr.analysis.inversion import DESCENT, Descent, Inversion, invert
 from ccvr.analysis.similarity import ssim
 from ccvr.core.errors import AnalysisError
 from ccvr.models.modes import evaluating
@@ -26,6 +26,8 @@ class MeanInversion:
     """[R, C, H, W] uint8."""
     error: Tensor
     """[R]: ‖f(x) − z‖² / ‖z‖² that is left."""
+    weight: Tensor
+    """[R]: that of the total variation."""
     similarity: Tensor
     """[R]: the largest structural similarity with one of the n."""
     closest: Tensor
@@ -39,7 +41,7 @@ def invert_means(
     images: Tensor,
     *,
     numbers: Sequence[int] = (1, 3, 10),
-    repeats: int = 4,
+    repeats: int = 16,
     rng: torch.Generator,
     descent: Descent = DESCENT,
 ) -> list[MeanInversion]:
@@ -55,15 +57,20 @@ def invert_means(
     device = next(model.parameters()).device
     with evaluating(model):
         z = torch.cat([model.features(batch.to(device)).cpu() for batch in images.split(BATCH)])
-    found = []
-    for n in numbers:
-        order = torch.stack([torch.randperm(len(images), generator=rng) for _ in range(repeats)])
-        groups, others = order[:, :n], order[:, n : 2 * n]
-        inversion = invert(model, z[groups].mean(1), _shape(images), rng=rng, descent=descent)
-        similarity, closest = _best(inversion.images, images, groups)
-        chance = _best(inversion.images, images, others)[0] if others.shape[1] == n else similarity * torch.nan
-        found.append(MeanInversion(n, groups, inversion.images, inversion.error, similarity, closest, chance))
-    return found
+    orders = [torch.stack([torch.randperm(len(images), generator=rng) for _ in range(repeats)]) for _ in numbers]
+    means = torch.cat([z[order[:, :n]].mean(1) for n, order in zip(numbers, orders, strict=True)])
+    every = invert(model, means, _shape(images), rng=rng, descent=descent)  # all at once is fastest
+    return [
+        _compared(n, order, images, Inversion(*(part[i * repeats : (i + 1) * repeats] for part in astuple(every))))
+        for i, (n, order) in enumerate(zip(numbers, orders, strict=True))
+    ]
+
+
+def _compared(n: int, order: Tensor, images: Tensor, inversion: Inversion) -> MeanInversion:
+    groups, others = order[:, :n], order[:, n : 2 * n]
+    similarity, closest = _best(inversion.images, images, groups)
+    chance = _best(inversion.images, images, others)[0] if others.shape[1] == n else similarity * torch.nan
+    return MeanInversion(n, groups, inversion.images, inversion.error, inversion.weight, similarity, closest, chance)
 
 
 def _shape(images: Tensor) -> tuple[int, int, int]:
