@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -93,7 +94,7 @@ def test_the_smoothest_picture_that_is_near_is_taken() -> None:
     model = linear_model()
     z = features(model, pictures(3))
     steps = [alone(model, z, WEIGHTS[: i + 1]) for i in range(3)]
-    assert all((a.error > 1.5 * b.error).all() for a, b in zip(steps, steps[1:], strict=False)), "a smaller weight fits"
+    assert all((a.error > 1.5 * b.error).all() for a, b in pairwise(steps)), "a smaller weight fits"
     near = float(steps[1].error.median())  # so one picture needs the last weight, two do not
     found = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=WEIGHTS, near=near))
     expected = [1 if error <= near else 2 for error in steps[1].error]

@@ -220,7 +220,7 @@ def find_inversion(subject: Subject) -> Found:
     similar = ", ".join(f"n = {each.n}: {_mean_and_error(each.similarity)}" for each in found)
     left = 100 * max(each.error.mean().item() for each in found)
     about = {"numbers": numbers, "client": client, "class": label}
-    return Found(arrays, about, f"similarity {similar}; at most {left:.2f} % of the features are not met")
+    return Found(arrays, about, f"similarity {similar}; error left at most {left:.2f} %")
 
 
 def _mean_and_error(values: Tensor) -> str:
