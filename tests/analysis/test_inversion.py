@@ -169,6 +169,21 @@ class TestMeans:
         assert found[0].chance.isfinite().all()
         assert found[1].chance.isnan().all()
 
+    def test_chance_is_a_mean_over_groups_of_others(self) -> None:
+        images = pictures(40)
+        found = invert_means(linear_model(), images, numbers=(1, 12), repeats=2, rng=rng(), descent=Descent(steps=20))
+        orders = rng()
+        for part in found:
+            order = torch.stack([torch.randperm(40, generator=orders) for _ in range(2)])
+            assert torch.equal(part.groups, order[:, : part.n])
+            firsts = range(part.n, part.n + 32 - part.n + 1, part.n)
+            assert len(firsts) == {1: 32, 12: 2}[part.n]
+            each = [
+                torch.stack([ssim(part.images, images[order[:, k]]) for k in range(first, first + part.n)]).amax(0)
+                for first in firsts
+            ]
+            assert torch.allclose(part.chance, sum(each) / len(each))
+
     @pytest.mark.parametrize("numbers", [(0,), (1, 6)])
     def test_numbers_that_there_are_not_are_refused(self, numbers: tuple[int, ...]) -> None:
         with pytest.raises(AnalysisError, match="numbers from 1 to N"):

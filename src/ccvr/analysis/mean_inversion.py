@@ -13,6 +13,8 @@ from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 
 BATCH = 500
+OTHERS = 32
+"""Images that a reconstruction is not of and is compared with."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class MeanInversion:
     closest: Tensor
     """[R]: which image that is."""
     chance: Tensor
-    """[R]: the same with n images that the mean is not of; nan where there are too few."""
+    """[R]: the same with n images that the mean is not of, on average over as many such groups as there are, up to 32
+    images; nan where there are too few."""
 
 
 def invert_means(
@@ -67,9 +70,11 @@ def invert_means(
 
 
 def _compared(n: int, order: Tensor, images: Tensor, inversion: Inversion) -> MeanInversion:
-    groups, others = order[:, :n], order[:, n : 2 * n]
+    groups = order[:, :n]
+    others = order[:, n : n + max(n, OTHERS)].split(n, dim=1)
     similarity, closest = _best(inversion.images, images, groups)
-    chance = _best(inversion.images, images, others)[0] if others.shape[1] == n else similarity * torch.nan
+    whole = [_best(inversion.images, images, other)[0] for other in others if other.shape[1] == n]
+    chance = torch.stack(whole).mean(0) if whole else similarity * torch.nan
     return MeanInversion(n, groups, inversion.images, inversion.error, inversion.weight, similarity, closest, chance)
 
 
