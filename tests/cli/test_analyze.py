@@ -141,16 +141,18 @@ def test_damaged_rounds_are_one_line(clients: object, own: Path, ccvr: Command) 
     assert ccvr("report", "own", "--quiet") == (0, "", "")
 
 
+@pytest.fixture(scope="module")
+def plane(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What the finished run looks like in the plane."""
+    pytest.importorskip("openTSNE")
+    folder = RunFolder(Path(shutil.copytree(finished, tmp_path_factory.mktemp("plane") / "run")))
+    (done,) = analyze(folder, ["tsne"])
+    assert isinstance(done, Analyzed)
+    return folder.analysis("tsne").read_bytes()
+
+
 class TestAfterCalibrate:
     """What a run keeps of its heads follows them."""
-
-    @pytest.fixture(scope="class")
-    def plane(self, finished: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-        pytest.importorskip("openTSNE")
-        folder = RunFolder(Path(shutil.copytree(finished, tmp_path_factory.mktemp("plane") / "run")))
-        (done,) = analyze(folder, ["tsne"])
-        assert isinstance(done, Analyzed)
-        return folder.analysis("tsne").read_bytes()
 
     @pytest.fixture
     def analysed(self, own: Path, plane: bytes) -> Path:

@@ -35,6 +35,8 @@ from ccvr.training.memories import Memories
 
 MOST_CLIENTS = 10
 """Clients whose local models are compared."""
+MANY_SAMPLES = 2_000
+"""So many that all cores are worth while."""
 NUMBERS = (1, 3, 10, 30)
 """Features in a mean that is inverted."""
 SHOWN = 4
@@ -135,7 +137,7 @@ def find_cka(subject: Subject) -> Found:
         models.append(Scratch(run.setup.fresh_model()).load(state))
     images = run.setup.dataset.test.images
     layers = cka_layers(models[0], images[:2])
-    with _all_cores():  # training is over
+    with _threads_for(len(images)):
         found = layer_cka(models, images, layers, rng=subject.rng("cka"))
     arrays = {"cka": torch.stack([each.cka for each in found]).numpy()}
     arrays |= {f"samples_{i}": each.samples.numpy() for i, each in enumerate(found) if len(each.samples) < len(images)}
@@ -146,12 +148,13 @@ def find_cka(subject: Subject) -> Found:
 
 
 @contextmanager
-def _all_cores() -> Iterator[None]:
-    """For what takes minutes and does not round otherwise in numbers that anybody sees."""
+def _threads_for(num_samples: int) -> Iterator[int]:
+    """All cores for many samples, whose numbers hardly depend on it; few are done before threads have met."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores())
+    number = cores() if num_samples >= MANY_SAMPLES else before
+    torch.set_num_threads(number)
     try:
-        yield
+        yield number
     finally:
         torch.set_num_threads(before)
 
@@ -172,8 +175,8 @@ def find_tsne(subject: Subject) -> Found:
     number, rng = min(subject.points, len(subject.features)), subject.rng("tsne")
     chosen = torch.randperm(len(subject.features), generator=rng)[:number].sort().values
     features = subject.features[chosen]
-    with _all_cores():
-        points = embed(features, num_threads=cores(), rng=rng)
+    with _threads_for(number) as threads:
+        points = embed(features, num_threads=threads, rng=rng)
     return _in_the_plane(subject, points.float().numpy(), chosen)
 
 
