@@ -19,7 +19,7 @@ class Descent:
     weights: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
     """From smooth to rough, each from where the last one ended."""
     near: float = 0.002
-    """The error at which a picture is taken."""
+    """The error at which nothing rougher is tried."""
 
 
 DESCENT = Descent()
@@ -44,9 +44,10 @@ def invert(
 ) -> Inversion:
     """Pictures whose features come near z [R, d], each by itself: minimise ‖f(x) − z‖² / ‖z‖² + weight · TV(x).
 
-    Of each the smoothest is taken whose features are near, where none is the nearest: whoever has z and the model can
-    choose so. x is a normalised picture within the bounds of valid pixels, at first grey with a little noise; TV is the
-    mean absolute difference of neighbours. The model is left as it was.
+    Of each the smoothest is taken whose features are near, or whose error no rougher one halves (a mean of features may
+    be that of no picture): whoever has z and the model can choose so. x is a normalised picture within the bounds of
+    valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is left
+    as it was.
     """
     bounds = low, high = _bounds(model, image_shape[0])
     noise = torch.randn(len(z), *image_shape, generator=rng).to(low.device)
@@ -57,9 +58,8 @@ def invert(
     with evaluating(model):
         for tv in descent.weights:
             x[left], now = _descend(model, x[left], target[left], bounds, tv, descent)
-            nearer = left[now < error[left]]
-            taken[nearer], weight[nearer] = x[nearer], tv
-            error[left] = error[left].minimum(now)
+            better = now < error[left] / 2
+            taken[left[better]], error[left[better]], weight[left[better]] = x[left[better]], now[better], tv
             left = left[error[left] > descent.near]
             if not len(left):
                 break
