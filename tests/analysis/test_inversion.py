@@ -115,6 +115,15 @@ def test_a_picture_that_does_not_halve_the_error_is_not_taken(then: float) -> No
     assert found.weight.tolist() == pytest.approx([1.0] * 3)
 
 
+def test_one_that_is_near_is_taken_however_little_it_gained() -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    near = 0.999 * float(alone(model, z, (1.0,)).error.min())
+    found = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=(1.0, 0.9), near=near))
+    assert (found.weight < 0.95).any()
+    assert (found.error[found.weight < 0.95] <= near).all()
+
+
 def test_total_variation_by_hand() -> None:
     x = torch.tensor([[[[0.0, 1.0, 3.0], [5.0, 5.0, 5.0]]]])
     assert total_variation(x).item() == pytest.approx((5 + 4 + 2) / 3 + (1 + 2 + 0 + 0) / 4)

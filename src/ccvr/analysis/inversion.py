@@ -58,7 +58,7 @@ def invert(
     with evaluating(model):
         for tv in descent.weights:
             x[left], now = _descend(model, x[left], target[left], bounds, tv, descent)
-            better = now < error[left] / 2
+            better = (now <= descent.near) | (now < error[left] / 2)
             taken[left[better]], error[left[better]], weight[left[better]] = x[left[better]], now[better], tv
             left = left[error[left] > descent.near]
             if not len(left):
