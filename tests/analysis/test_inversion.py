@@ -1,8 +1,11 @@
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ccvr.analysis.inversion import Descent, invert, total_variation
+from ccvr.analysis.inversion import Descent, Inversion, invert, total_variation
 from ccvr.analysis.mean_inversion import invert_means
 from ccvr.analysis.similarity import psnr, ssim
 from ccvr.core.errors import AnalysisError
@@ -11,7 +14,7 @@ from ccvr.models.split import Normalize, SplitModel
 
 SHAPE = (2, 12, 12)
 DIMENSIONS = 2 * 12 * 12
-EXACT = Descent(steps=300, lr=0.1, tv=0.0)
+EXACT = Descent(steps=300, lr=0.1, weights=(0.0,))
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -75,8 +78,50 @@ def test_the_prior_smooths() -> None:
     model, images = linear_model(), pictures(2)
     z = features(model, images)
     rough = invert(model, z, SHAPE, rng=rng(), descent=EXACT).images
-    smooth = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=300, lr=0.1, tv=3.0)).images
+    smooth = invert(model, z, SHAPE, rng=rng(), descent=replace(EXACT, weights=(3.0,))).images
     assert (total_variation(smooth.double()) < 0.5 * total_variation(rough.double())).all()
+
+
+WEIGHTS = (10.0, 1.0, 0.01)
+
+
+def alone(model: SplitModel, z: Tensor, weights: tuple[float, ...]) -> Inversion:
+    """Where these weights lead to, one after the other, if nothing is near enough before the last."""
+    return invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=weights, near=0.0))
+
+
+def test_the_smoothest_picture_that_is_near_is_taken() -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    steps = [alone(model, z, WEIGHTS[: i + 1]) for i in range(3)]
+    assert all((a.error > 2 * b.error).all() for a, b in pairwise(steps)), "each is better by far"
+    near = float(steps[1].error.median())  # so one picture needs the last weight, two do not
+    found = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=WEIGHTS, near=near))
+    expected = [1 if error <= near else 2 for error in steps[1].error]
+    assert sorted(expected) == [1, 1, 2]
+    for k, step in enumerate(expected):
+        assert found.weight[k] == pytest.approx(WEIGHTS[step])
+        assert found.error[k] == pytest.approx(steps[step].error[k].item(), rel=1e-2)
+        assert (found.images[k].int() - steps[step].images[k].int()).abs().max() <= 2
+
+
+@pytest.mark.parametrize("then", [10.0, 0.9])
+def test_a_picture_that_does_not_halve_the_error_is_not_taken(then: float) -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    first, found = alone(model, z, (1.0,)), alone(model, z, (1.0, then))
+    assert torch.equal(found.images, first.images)
+    assert torch.equal(found.error, first.error)
+    assert found.weight.tolist() == pytest.approx([1.0] * 3)
+
+
+def test_one_that_is_near_is_taken_however_little_it_gained() -> None:
+    model = linear_model()
+    z = features(model, pictures(3))
+    near = 0.999 * float(alone(model, z, (1.0,)).error.min())
+    found = invert(model, z, SHAPE, rng=rng(), descent=Descent(steps=100, weights=(1.0, 0.9), near=near))
+    assert (found.weight < 0.95).any()
+    assert (found.error[found.weight < 0.95] <= near).all()
 
 
 def test_total_variation_by_hand() -> None:
@@ -112,6 +157,10 @@ class TestMeans:
             assert part.groups.shape == (3, part.n)
             assert all(len(set(group)) == part.n for group in part.groups.tolist())
             assert part.images.shape == (3, *SHAPE)
+            mean = features(linear_model(), images)[part.groups].mean(1)
+            left = (features(linear_model(), part.images) - mean).square().sum(1) / mean.square().sum(1)
+            assert torch.allclose(part.error, left, rtol=0, atol=1e-3), "each group has its own pictures"
+            assert (left < 2e-3).all()
 
     def test_a_rotation_gives_the_mean_picture(self) -> None:
         images = pictures(6)
@@ -128,6 +177,21 @@ class TestMeans:
         )
         assert found[0].chance.isfinite().all()
         assert found[1].chance.isnan().all()
+
+    def test_chance_is_a_mean_over_groups_of_others(self) -> None:
+        images = pictures(40)
+        found = invert_means(linear_model(), images, numbers=(1, 12), repeats=2, rng=rng(), descent=Descent(steps=20))
+        orders = rng()
+        for part in found:
+            order = torch.stack([torch.randperm(40, generator=orders) for _ in range(2)])
+            assert torch.equal(part.groups, order[:, : part.n])
+            firsts = range(part.n, part.n + 32 - part.n + 1, part.n)
+            assert len(firsts) == {1: 32, 12: 2}[part.n]
+            each = [
+                torch.stack([ssim(part.images, images[order[:, k]]) for k in range(first, first + part.n)]).amax(0)
+                for first in firsts
+            ]
+            assert torch.allclose(part.chance, sum(each) / len(each))
 
     @pytest.mark.parametrize("numbers", [(0,), (1, 6)])
     def test_numbers_that_there_are_not_are_refused(self, numbers: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ def rng(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def net(seed: int) -> nn.Module:
+def net(seed: int) -> nn.Sequential:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))
@@ -33,21 +33,59 @@ def whole(layer: str, x: Tensor = X) -> Tensor:
     return pairwise_cka(features)
 
 
-@pytest.mark.parametrize("memory", [2**30, 8 * 81 * 3, 1])
-def test_it_is_that_of_whole_matrices_in_any_number_of_passes(memory: int) -> None:
-    found = layer_cka(MODELS, X, LAYERS, rng=rng(), memory=memory)
-    assert [part.layer for part in found] == list(LAYERS)
+NUMBERS = 9 + 9 + 3
+EACH = 4 * 1100 * NUMBERS
+"""Bytes of one model's features."""
+PRODUCT = 8 * 9 * 9
+
+
+class Counted(nn.Module):
+    """Counts how many samples pass."""
+
+    def __init__(self, model: nn.Sequential) -> None:
+        super().__init__()
+        self.layers = model
+        self.samples = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.samples += len(x)
+        y: Tensor = self.layers(x)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("memory", "passes"),
+    [
+        (None, [1, 1, 1, 1]),
+        (4 * EACH + PRODUCT, [1, 1, 1, 1]),
+        (4 * EACH + PRODUCT - 1, [1, 1, 2, 2]),  # room for three: 0 and 1 are held, then 2 and 3
+        (2 * EACH + PRODUCT, [1, 2, 3, 3]),
+        (2 * EACH + PRODUCT - 1, [2, 3, 4, 4]),  # no room for two: the last layer comes by itself, with room for all
+        (1, [3, 6, 9, 9]),
+    ],
+)
+def test_models_pass_as_seldom_as_memory_allows(memory: int | None, passes: list[int]) -> None:
+    models = [Counted(model) for model in MODELS]
+    found = layer_cka(models, X, [f"layers.{layer}" for layer in LAYERS], rng=rng(), memory=memory)
+    looked = 2  # to know how wide layers are
+    assert [(model.samples - looked) / len(X) for model in models] == passes
     assert [part.width for part in found] == [9, 9, 3]
-    for part in found:
-        assert torch.allclose(part.cka, whole(part.layer), rtol=0, atol=1e-9)
+    for part, layer in zip(found, LAYERS, strict=True):
+        assert part.layer == f"layers.{layer}"
+        assert torch.allclose(part.cka, whole(layer), rtol=0, atol=1e-9)
         assert torch.equal(part.samples, torch.arange(1100))
 
 
-def test_memory_bounds_a_pass() -> None:
-    jobs = [("a", (0, k)) for k in range(7)]
-    shares = list(module._dealt(jobs, {"a": 10}, 8 * 100 * 3))
-    assert [len(share) for share in shares] == [3, 3, 1]
-    assert [job for share in shares for job in share] == jobs
+def test_a_small_machine_holds_a_quarter_of_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "machine_memory", lambda: 4 * (4 * EACH + PRODUCT) - 1)
+    models = [Counted(model) for model in MODELS]
+    layer_cka(models, X, [f"layers.{layer}" for layer in LAYERS], rng=rng())
+    assert models[3].samples == 2 + 2 * len(X)
+
+
+def test_ten_mobilenets_pass_once() -> None:
+    widths = {"block4": 4096, "block6": 2560, "pool": 1280, "head": 100}
+    assert list(module._dealt(widths, 10_000, module.MEMORY)) == [(list(widths), 12)]
 
 
 def test_wide_layers_are_compared_on_samples_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

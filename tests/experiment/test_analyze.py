@@ -1,20 +1,28 @@
 """Analyses of a finished run: kept in it, and as they should be."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 from torch import nn
 
+from ccvr.analysis.similarity import ssim
 from ccvr.core.arrays import arrays_to_bytes, read_arrays
 from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyses import ANALYSES
-from ccvr.experiment.analyze import analyze
+from ccvr.experiment.analyze import Failed, analyze
+from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import run
+from ccvr.experiment.reopen import FinishedRun, reopen
 from ccvr.models.build import ModelSpec
 from tests.end_to_end.tiny import TINY
+
+TINY_LABELS = ("ccvr", "t1", "oracle", "oracle-partial")
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +72,13 @@ def test_confusion_of_heads_that_read_several_layers(tmp_path):
     assert read_arrays(folder.analysis("norms"))[1]["heads"] == ["uncalibrated", "ccvr"]
 
 
-def test_norms_of_the_trained_head_are_there(found):
+def test_norms_are_those_of_the_heads_rows(finished, found):
+    folder, _ = finished
     arrays, about = found["norms"]
-    assert about["heads"][0] == "uncalibrated"
-    assert arrays["norms"].shape == (len(about["heads"]), 10)
-    assert (arrays["norms"] > 0).all()
+    assert about["heads"] == ["uncalibrated", *TINY_LABELS]
+    for label, norms in zip(about["heads"], arrays["norms"], strict=True):
+        weight = read_head(folder.head(label)).weight.detach().numpy()
+        assert norms == pytest.approx(np.sqrt((weight.astype(float) ** 2).sum(1)), rel=1e-6)
 
 
 def test_clients_lean_round_by_round(finished, found):
@@ -106,19 +116,58 @@ def test_separability_has_the_gains(finished, found):
     assert about["mean"] > 0
 
 
-def test_points_have_truth_and_predictions(found):
+def predicted(subject: FinishedRun, label: str) -> np.ndarray:
+    model = subject.model.with_head(read_head(subject.folder.head(label))).eval()
+    with torch.no_grad():
+        return model(subject.setup.dataset.test.images).argmax(1).numpy()
+
+
+def test_points_have_truth_and_predictions(finished, found):
+    subject = reopen(finished[0])
     arrays, about = found["tsne"]
-    assert arrays["points"].shape == (200, 2)
-    assert all(len(arrays[name]) == 200 for name in ("truth", "before", "after", "samples"))
+    samples = arrays["samples"]
     assert about["after"] == "ccvr"
+    assert len(set(samples.tolist())) == len(arrays["points"]) == 200
+    assert np.array_equal(arrays["truth"], subject.setup.dataset.test.labels.numpy()[samples])
+    before, after = (predicted(subject, label)[samples] for label in ("uncalibrated", "ccvr"))
+    assert np.array_equal(arrays["before"], before)
+    assert np.array_equal(arrays["after"], after)
+    assert (before != after).any(), "the one cannot be taken for the other"
 
 
-def test_inversions_come_with_their_originals(found):
+def test_points_lie_beside_points_of_their_class(found):
+    arrays, _ = found["tsne"]
+    distances = np.linalg.norm(arrays["points"][:, None] - arrays["points"], axis=2)
+    np.fill_diagonal(distances, np.inf)
+    nearest = arrays["truth"][distances.argmin(1)]
+    assert np.mean(nearest == arrays["truth"]) > 0.6, "a tenth by chance"
+
+
+def test_inversions_come_with_their_originals(finished, found):
+    subject = reopen(finished[0])
     arrays, about = found["inversion"]
+    assert about["numbers"][:2] == [1, 3]
+    owned = subject.setup.kept.shards[about["client"]]
+    train = subject.setup.dataset.train
+    theirs = {image.numpy().tobytes() for image in train.images[owned[train.labels.numpy()[owned] == about["class"]]]}
     for n in about["numbers"]:
-        assert arrays[f"reconstructions_{n}"].shape == arrays[f"originals_{n}"].shape
-        assert arrays[f"reconstructions_{n}"].dtype == np.uint8
-        assert (np.abs(arrays[f"similarity_{n}"]) <= 1).all()
+        assert all(len(arrays[f"{kind}_{n}"]) == 16 for kind in ("similarity", "chance", "error", "weight"))
+        originals, pictures = (torch.from_numpy(arrays[f"{kind}_{n}"]) for kind in ("originals", "reconstructions"))
+        assert {image.numpy().tobytes() for image in originals} <= theirs
+        assert arrays[f"similarity_{n}"][: len(pictures)] == pytest.approx(ssim(pictures, originals).numpy())
+
+
+def test_inversions_have_the_features_of_their_originals(finished, found):
+    model = reopen(finished[0]).model.eval()
+    arrays, _ = found["inversion"]
+    with torch.no_grad():
+        wanted, got = (model.features(torch.from_numpy(arrays[f"{k}_1"])) for k in ("originals", "reconstructions"))
+    left = ((got - wanted).square().sum(1) / wanted.square().sum(1)).numpy()
+    assert arrays["error_1"][: len(left)] == pytest.approx(left, abs=1e-3), "but for the rounding of pixels"
+    assert left.max() < 0.01
+    mixed = ((got.roll(1, 0) - wanted).square().sum(1) / wanted.square().sum(1)).numpy()
+    assert mixed.min() > 0.05, "others are far"
+    assert arrays["similarity_1"].mean() > arrays["chance_1"].mean() + 0.05
 
 
 @pytest.mark.parametrize("algorithm", ["moon", "fedavgm"])
@@ -139,6 +188,18 @@ def test_an_unfinished_run_is_one_error(tmp_path, finished):
     (other / "spec.toml").write_bytes(folder.spec.read_bytes())
     with pytest.raises(RunError, match="ccvr resume"):
         list(analyze(RunFolder(other)))
+
+
+def test_a_run_to_compare_with_that_is_damaged_costs_the_comparison_only(tmp_path, finished):
+    folder, _ = finished
+    other = RunFolder(Path(shutil.copytree(folder.path, tmp_path / "other")))
+    shutil.rmtree(other.path / "analysis", ignore_errors=True)
+    shutil.rmtree(other.path / "checkpoints")
+    norms, beside = analyze(folder, ["norms"], against=other)
+    assert "row norms" in norms.headline
+    assert isinstance(beside, Failed)
+    assert beside.name == "cka-against"
+    assert "has lost the checkpoint" in str(beside.error)
 
 
 def test_an_unknown_analysis_is_told_before_anything_runs(finished):

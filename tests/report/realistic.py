@@ -76,7 +76,7 @@ def _analyses(rng: np.random.Generator) -> dict[str, tuple[dict[str, Any], dict[
     for n in (1, 3, 10, 30):
         for kind in ("reconstructions", "originals"):
             inverted[f"{kind}_{n}"] = _pictures(rng)
-        inverted |= {f"{kind}_{n}": rng.random(4) for kind in ("similarity", "chance")}
+        inverted |= {f"{kind}_{n}": rng.random(16) for kind in ("similarity", "chance", "error")}
     return {
         "confusion": ({"confusion": rng.integers(0, 200, (len(HEADS), 10, 10))}, {"heads": HEADS}),
         "norms": ({"norms": rng.random((len(HEADS), 10)), **by_round}, {"heads": HEADS}),

@@ -32,13 +32,16 @@ def pairwise_cka(features: Sequence[Tensor]) -> Tensor:
     _require_same_samples(features)
     if max(x.shape[1] for x in features) > MOST_FEATURES:
         return gram_cka(features)
-    squares: Squares = {}
-    for pair in all_pairs(len(features)):
-        sums = CrossSums([pair])
-        for start in range(0, len(features[0]), ROWS):
-            sums.update({k: features[k][start : start + ROWS] for k in pair})
-        squares |= sums.squares()
+    squares = {(i, j): cross_square(features[i], features[j]) for i, j in all_pairs(len(features))}
     return alignments(squares, len(features))
+
+
+def cross_square(x: Tensor, y: Tensor) -> float:
+    """‖XᵀY‖²_F on centred columns. In memory is d₁ d₂ numbers in float64, whatever N is."""
+    sums = CrossSums([(0, 1)])
+    for start in range(0, len(x), ROWS):
+        sums.update([x[start : start + ROWS], y[start : start + ROWS]])
+    return sums.squares()[0, 1]
 
 
 def all_pairs(num_models: int) -> list[Pair]:

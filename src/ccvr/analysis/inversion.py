@@ -12,11 +12,14 @@ from ccvr.models.split import SplitModel
 
 @dataclass(frozen=True)
 class Descent:
-    """How pictures are sought: steps of Adam with a rate that falls to 0, and the weight of the total variation."""
+    """How pictures are sought: steps of Adam with a rate that falls to 0, for each weight of the total variation."""
 
-    steps: int = 500
+    steps: int = 200
     lr: float = 0.1
-    tv: float = 0.3
+    weights: tuple[float, ...] = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+    """From smooth to rough, each from where the last one ended."""
+    near: float = 0.002
+    """The error at which nothing rougher is tried."""
 
 
 DESCENT = Descent()
@@ -24,10 +27,11 @@ DESCENT = Descent()
 
 @dataclass(frozen=True)
 class Inversion:
-    """Reconstructions [R, C, H, W] uint8, and ‖f(x) − z‖² / ‖z‖² [R] that is left."""
+    """Reconstructions [R, C, H, W] uint8, and ‖f(x) − z‖² / ‖z‖² [R] that is left with the weight [R] they are of."""
 
     images: Tensor
     error: Tensor
+    weight: Tensor
 
 
 def invert(
@@ -38,30 +42,48 @@ def invert(
     rng: torch.Generator,
     descent: Descent = DESCENT,
 ) -> Inversion:
-    """Pictures whose features come near z [R, d], each by itself: minimise ‖f(x) − z‖² / ‖z‖² + tv · TV(x).
+    """Pictures whose features come near z [R, d], each by itself: minimise ‖f(x) − z‖² / ‖z‖² + weight · TV(x).
 
-    x is a normalised picture within the bounds of valid pixels, at first grey with a little noise; TV is the mean
-    absolute difference of neighbours. The model is left as it was.
+    Of each the smoothest is taken whose features are near, or whose error no rougher one halves (a mean of features may
+    be that of no picture): whoever has z and the model can choose so. x is a normalised picture within the bounds of
+    valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is left
+    as it was.
     """
-    low, high = _bounds(model, image_shape[0])
+    bounds = low, high = _bounds(model, image_shape[0])
     noise = torch.randn(len(z), *image_shape, generator=rng).to(low.device)
-    x = (low + (high - low) * (0.5 + 0.05 * noise)).clamp(low, high).requires_grad_()
+    x = (low + (high - low) * (0.5 + 0.05 * noise)).clamp(low, high)
     target = z.detach().to(x)
+    taken, error, weight = x.clone(), x.new_full((len(x),), torch.inf), x.new_zeros(len(x))
+    left = torch.arange(len(x), device=x.device)
+    with evaluating(model):
+        for tv in descent.weights:
+            x[left], now = _descend(model, x[left], target[left], bounds, tv, descent)
+            better = (now <= descent.near) | (now < error[left] / 2)
+            taken[left[better]], error[left[better]], weight[left[better]] = x[left[better]], now[better], tv
+            left = left[error[left] > descent.near]
+            if not len(left):
+                break
+    pixels = 255 * (taken - low) / (high - low)
+    return Inversion(pixels.round().to(torch.uint8).cpu(), error.cpu(), weight.cpu())
+
+
+def _descend(
+    model: SplitModel, start: Tensor, target: Tensor, bounds: tuple[Tensor, Tensor], tv: float, descent: Descent
+) -> tuple[Tensor, Tensor]:
+    """Where one weight leads to, and the error [R] there."""
+    x = start.clone().requires_grad_()
     size = target.square().sum(1).clamp(min=1e-12)
     optimiser = torch.optim.Adam([x], lr=descent.lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, descent.steps)
-    with evaluating(model):
-        for _ in range(descent.steps):
-            with torch.enable_grad():
-                error = (model.features(x) - target).square().sum(1) / size
-                loss = (error + descent.tv * total_variation(x)).sum()
-            x.grad = torch.autograd.grad(loss, x)[0]
-            optimiser.step()
-            schedule.step()
-            x.clamp_(low, high)
-        error = (model.features(x) - target).square().sum(1) / size
-    pixels = 255 * (x.detach() - low) / (high - low)
-    return Inversion(pixels.round().to(torch.uint8).cpu(), error.cpu())
+    for _ in range(descent.steps):
+        with torch.enable_grad():
+            error = (model.features(x) - target).square().sum(1) / size
+            loss = (error + tv * total_variation(x)).sum()
+        x.grad = torch.autograd.grad(loss, x)[0]
+        optimiser.step()
+        schedule.step()
+        x.clamp_(*bounds)
+    return x.detach(), (model.features(x) - target).square().sum(1) / size
 
 
 def total_variation(x: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Linear CKA between several models, layer by layer, on the same samples."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,19 +10,21 @@ from torch import Tensor, nn
 from ccvr.analysis.cka import (
     MOST_FEATURES,
     MOST_GRAM_SAMPLES,
-    CrossSums,
-    Pair,
     Squares,
     alignments,
     all_pairs,
     centred_gram,
+    cross_square,
 )
 from ccvr.analysis.layers import layer_outputs
 from ccvr.core.errors import AnalysisError
+from ccvr.core.machine import memory as machine_memory
 
 BATCH = 500
-MEMORY = 2**30
-"""Bytes of the sums that are held at once."""
+MEMORY = 2**32
+"""Bytes of the features that are held at once; on a small machine a quarter of what it has."""
+WIDE_MEMORY = 2**30
+"""Bytes of one model's features of a wide layer; the same everywhere, for the samples depend on it."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +49,31 @@ def layer_cka(
     layers: Sequence[str],
     *,
     rng: torch.Generator,
-    memory: int = MEMORY,
+    memory: int | None = None,
 ) -> list[LayerCka]:
     """The alignment of K models in each layer on images [N, …]; of wide layers on a sample that ``rng`` draws.
 
-    All pairs' products of a layer would be K²/2 d² numbers, so the pairs are dealt to as many passes over the images
-    as keep them within ``memory`` (the simple CNN's seven layers and ten models: 0.7 GB, one pass).
+    Every model passes over the images once, if all models' features take no more than ``memory`` bytes, and once more
+    over the sample of each wide layer. Otherwise some models are held while the rest passes by, then the next ones; at
+    least two models' features of one layer are in memory.
     """
     if len(models) < 2 or not len(images):
         raise AnalysisError(f"{len(models)} models and {len(images)} images; give at least two models and some images.")
     widths = _widths(models, images[:2], layers)
-    jobs = [(layer, pair) for layer in layers if widths[layer] <= MOST_FEATURES for pair in all_pairs(len(models))]
-    squares: dict[str, Squares] = {layer: {} for layer in layers}
+    narrow = {layer: width for layer, width in widths.items() if width <= MOST_FEATURES}
+    squares: dict[str, Squares] = {}
+    for share in _dealt(narrow, len(images), _bound() if memory is None else memory):
+        squares |= _held_squares(models, images, share)
     samples = {layer: torch.arange(len(images)) for layer in layers}
-    for share in _dealt(jobs, widths, memory):
-        for layer, found in _pass(models, images, share).items():
-            squares[layer] |= found
-    for layer in (layer for layer in layers if widths[layer] > MOST_FEATURES):
-        samples[layer] = choose_samples(len(images), most=_affordable(widths[layer], memory), rng=rng)
+    for layer in (layer for layer in layers if layer not in narrow):
+        samples[layer] = choose_samples(len(images), most=_affordable(widths[layer]), rng=rng)
         squares[layer] = _gram_squares(models, images[samples[layer]], layer)
     return [LayerCka(name, widths[name], alignments(squares[name], len(models)), samples[name]) for name in layers]
+
+
+def _bound() -> int:
+    there = machine_memory()
+    return MEMORY if there is None else min(MEMORY, there // 4)
 
 
 def choose_samples(num_samples: int, *, most: int = MOST_GRAM_SAMPLES, rng: torch.Generator) -> Tensor:
@@ -74,8 +81,8 @@ def choose_samples(num_samples: int, *, most: int = MOST_GRAM_SAMPLES, rng: torc
     return torch.randperm(num_samples, generator=rng)[:most].sort().values
 
 
-def _affordable(width: int, memory: int) -> int:
-    return max(2, min(MOST_GRAM_SAMPLES, memory // (4 * width)))
+def _affordable(width: int) -> int:
+    return max(2, min(MOST_GRAM_SAMPLES, WIDE_MEMORY // (4 * width)))
 
 
 def _widths(models: Sequence[nn.Module], example: Tensor, layers: Sequence[str]) -> dict[str, int]:
@@ -87,39 +94,56 @@ def _widths(models: Sequence[nn.Module], example: Tensor, layers: Sequence[str])
     return widths
 
 
-Job = tuple[str, Pair]
+class Share(NamedTuple):
+    """Layers whose features are found in one pass, and how many models' features of them memory has room for."""
+
+    layers: list[str]
+    room: int
 
 
-def _dealt(jobs: Sequence[Job], widths: Mapping[str, int], memory: int) -> Iterator[list[Job]]:
-    share: list[Job] = []
-    for job in jobs:
-        if share and sum(8 * widths[layer] ** 2 for layer, _ in [*share, job]) > memory:
-            yield share
-            share = []
-        share.append(job)
-    if share:
-        yield share
+def _dealt(widths: Mapping[str, int], num_samples: int, memory: int) -> Iterator[Share]:
+    """As many layers at once as leave room for two models; beside features, one product of d² numbers is held."""
+    layers: list[str] = []
+    room = 2
+    for layer in widths:
+        more = _room([widths[name] for name in [*layers, layer]], num_samples, memory)
+        if layers and more < 2:
+            yield Share(layers, room)
+            layers = []
+            more = _room([widths[layer]], num_samples, memory)
+        layers, room = [*layers, layer], max(2, more)
+    if layers:
+        yield Share(layers, room)
 
 
-def _pass(models: Sequence[nn.Module], images: Tensor, jobs: Sequence[Job]) -> dict[str, Squares]:
-    layers = list(dict.fromkeys(layer for layer, _ in jobs))
-    sums = {layer: CrossSums([pair for name, pair in jobs if name == layer]) for layer in layers}
-    with ExitStack() as stack:
-        read = {
-            k: stack.enter_context(layer_outputs(models[k], layers)) for k in sorted({k for _, p in jobs for k in p})
-        }
-        for batch in images.split(BATCH):
-            outputs = {k: read_one(batch) for k, read_one in read.items()}
-            for layer in layers:
-                sums[layer].update({k: found[layer].cpu() for k, found in outputs.items()})
-    return {layer: sums[layer].squares() for layer in layers}
+def _room(widths: Sequence[int], num_samples: int, memory: int) -> int:
+    return (memory - 8 * max(widths) ** 2) // (4 * num_samples * sum(widths))
+
+
+def _held_squares(models: Sequence[nn.Module], images: Tensor, share: Share) -> dict[str, Squares]:
+    """Hold the features of as many models as there is room for, and compare them with one model after the other."""
+    squares: dict[str, Squares] = {layer: {} for layer in share.layers}
+    first = 0
+    while first < len(models):
+        last = len(models) if len(models) - first <= share.room else first + share.room - 1
+        held: dict[int, dict[str, Tensor]] = {}
+        for k in range(first, len(models)):
+            now = _features(models[k], images, share.layers)
+            held |= {k: now} if k < last else {}
+            for i, before in held.items():
+                for layer in share.layers:
+                    squares[layer][i, k] = cross_square(before[layer], now[layer])
+        first = last
+    return squares
+
+
+def _features(model: nn.Module, images: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+    with layer_outputs(model, layers) as outputs:
+        batches = [{layer: z.cpu() for layer, z in outputs(batch).items()} for batch in images.split(BATCH)]
+    return {layer: torch.cat([batch.pop(layer) for batch in batches]) for layer in layers}
 
 
 def _gram_squares(models: Sequence[nn.Module], images: Tensor, layer: str) -> Squares:
     """One model's features at a time; of each a Gram matrix is kept."""
-    grams = []
-    for model in models:
-        with layer_outputs(model, [layer]) as outputs:
-            x = torch.cat([outputs(batch)[layer].cpu() for batch in images.split(BATCH)])
-        grams.append(centred_gram(x).view(-1))
+    grams = [centred_gram(_features(model, images, [layer])[layer]).view(-1) for model in models]
     return {(i, j): torch.vdot(grams[i], grams[j]).item() for i, j in all_pairs(len(models))}

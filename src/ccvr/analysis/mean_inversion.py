@@ -1,18 +1,20 @@
 """What means of features give away: the more images a mean is of, the less it shows of one of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
 
-from ccvr.analysis.inversion import DESCENT, Descent, invert
+from ccvr.analysis.inversion import DESCENT, Descent, Inversion, invert
 from ccvr.analysis.similarity import ssim
 from ccvr.core.errors import AnalysisError
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 
 BATCH = 500
+OTHERS = 32
+"""Images that a reconstruction is not of and is compared with."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,15 @@ class MeanInversion:
     """[R, C, H, W] uint8."""
     error: Tensor
     """[R]: ‖f(x) − z‖² / ‖z‖² that is left."""
+    weight: Tensor
+    """[R]: that of the total variation."""
     similarity: Tensor
     """[R]: the largest structural similarity with one of the n."""
     closest: Tensor
     """[R]: which image that is."""
     chance: Tensor
-    """[R]: the same with n images that the mean is not of; nan where there are too few."""
+    """[R]: the same with n images that the mean is not of, on average over as many such groups as there are, up to 32
+    images; nan where there are too few."""
 
 
 def invert_means(
@@ -39,7 +44,7 @@ def invert_means(
     images: Tensor,
     *,
     numbers: Sequence[int] = (1, 3, 10),
-    repeats: int = 4,
+    repeats: int = 16,
     rng: torch.Generator,
     descent: Descent = DESCENT,
 ) -> list[MeanInversion]:
@@ -55,15 +60,22 @@ def invert_means(
     device = next(model.parameters()).device
     with evaluating(model):
         z = torch.cat([model.features(batch.to(device)).cpu() for batch in images.split(BATCH)])
-    found = []
-    for n in numbers:
-        order = torch.stack([torch.randperm(len(images), generator=rng) for _ in range(repeats)])
-        groups, others = order[:, :n], order[:, n : 2 * n]
-        inversion = invert(model, z[groups].mean(1), _shape(images), rng=rng, descent=descent)
-        similarity, closest = _best(inversion.images, images, groups)
-        chance = _best(inversion.images, images, others)[0] if others.shape[1] == n else similarity * torch.nan
-        found.append(MeanInversion(n, groups, inversion.images, inversion.error, similarity, closest, chance))
-    return found
+    orders = [torch.stack([torch.randperm(len(images), generator=rng) for _ in range(repeats)]) for _ in numbers]
+    means = torch.cat([z[order[:, :n]].mean(1) for n, order in zip(numbers, orders, strict=True)])
+    every = invert(model, means, _shape(images), rng=rng, descent=descent)  # all at once is fastest
+    return [
+        _compared(n, order, images, Inversion(*(part[i * repeats : (i + 1) * repeats] for part in astuple(every))))
+        for i, (n, order) in enumerate(zip(numbers, orders, strict=True))
+    ]
+
+
+def _compared(n: int, order: Tensor, images: Tensor, inversion: Inversion) -> MeanInversion:
+    groups = order[:, :n]
+    others = order[:, n : n + max(n, OTHERS)].split(n, dim=1)
+    similarity, closest = _best(inversion.images, images, groups)
+    whole = [_best(inversion.images, images, other)[0] for other in others if other.shape[1] == n]
+    chance = torch.stack(whole).mean(0) if whole else similarity * torch.nan
+    return MeanInversion(n, groups, inversion.images, inversion.error, inversion.weight, similarity, closest, chance)
 
 
 def _shape(images: Tensor) -> tuple[int, int, int]:

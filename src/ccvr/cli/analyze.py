@@ -8,9 +8,10 @@ from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
-from ccvr.core.errors import UsageError
+from ccvr.core.errors import CcvrError, UsageError
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyze import POINTS, LeftOut, analyze
+from ccvr.experiment.analyses import ANALYSES
+from ccvr.experiment.analyze import POINTS, Analyzed, Failed, LeftOut, analyze
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,30 @@ def command(argv: list[str]) -> None:
     arguments = parse(AnalyzeArguments, argv, prog="ccvr analyze")
     if not 4 <= arguments.points <= 10_000:
         raise UsageError(f"--points is {arguments.points}; give a number from 4 to 10000.")
+    for name in arguments.only:
+        ANALYSES[name]  # an unknown one is an error before anything runs
     against = RunFolder.open(arguments.against) if arguments.against else None
-    for folder in finished_runs(arguments.runs, "analyze"):
+    if against is not None:
+        against.read_results()  # so is a run that is not finished
+    failures = [_failures(folder, arguments, against) for folder in finished_runs(arguments.runs, "analyze")]
+    if any(failures):
+        sys.exit(2)
+
+
+def _failures(folder: RunFolder, arguments: AnalyzeArguments, against: RunFolder | None) -> int:
+    """Analyse one run and say what comes out; how much went wrong. It stops no other run."""
+    failures = 0
+    try:
         for done in analyze(folder, arguments.only, against=against, points=arguments.points):
-            if isinstance(done, LeftOut):
-                print(f"{folder.path}: {done.name} is left out: {done.reason}", file=sys.stderr)
-            elif not arguments.quiet:
-                print(f"{folder.path}: {done.name}: {done.headline} ({done.seconds:.1f} s)", flush=True)
+            match done:
+                case Failed():
+                    failures += 1
+                    print(f"{folder.path}: {done.name} failed: {done.error}", file=sys.stderr)
+                case LeftOut():
+                    print(f"{folder.path}: {done.name} is left out: {done.reason}", file=sys.stderr)
+                case Analyzed() if not arguments.quiet:
+                    print(f"{folder.path}: {done.name}: {done.headline} ({done.seconds:.1f} s)", flush=True)
+    except CcvrError as error:
+        failures += 1
+        print(f"{folder.path} cannot be analysed: {error}", file=sys.stderr)
+    return failures

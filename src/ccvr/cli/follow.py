@@ -10,14 +10,11 @@ from rich.console import Console
 
 from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyze import analyze
+from ccvr.experiment.analyze import Failed, refresh
 from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
-
-CHEAP = ("confusion", "norms")
-"""Analyses that take a moment; separability does, too, where the statistics for it are there already."""
 
 
 def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) -> None:
@@ -37,8 +34,10 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
     is_here = RunFolder(path).spec.is_file()  # a federation's run is where its server is
-    page = write_report_of(path) if report and worked and is_here else None
+    page = None
     if worked and is_here:
+        _refresh(path, new=report)
+        page = _write_report(path) if report else None
         with _telling("Figures are not logged"):
             log_figures(RunFolder(path))
     if not quiet:
@@ -50,15 +49,17 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         print(f'Run folder: {where}\nThe calibrated model, in Python: ccvr.load("{path}")')
 
 
-def write_report_of(path: Path) -> Path | None:
-    """The page about a finished run. The run is safe by now, so what goes wrong here is told and no more."""
+def _refresh(path: Path, *, new: bool) -> None:
+    """What the run keeps of its heads fits them again. The run is safe by now: what goes wrong is told and no more."""
+    with _telling("Figures are missing"):
+        for done in refresh(RunFolder(path), new=new):
+            if isinstance(done, Failed):
+                print(f"Figures are missing: {done.name}: {done.error}", file=sys.stderr)
+
+
+def _write_report(path: Path) -> Path | None:
     from ccvr.cli.report import write_report  # now: matplotlib is slow to import
 
-    folder = RunFolder(path)
-    names = [*CHEAP, *(["separability"] if folder.statistics("full").is_file() else [])]
-    with _telling("Figures are missing"):
-        for _ in analyze(folder, names):
-            pass
     page = None
     with _telling("No report"):
         page = write_report([path])

@@ -1,6 +1,7 @@
 """What a finished run shows when it is looked at closely; each analysis is a row: a run → arrays."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,8 +18,9 @@ from ccvr.analysis.norms import lean, row_norms, spread
 from ccvr.analysis.separability import separability
 from ccvr.analysis.tsne import embed
 from ccvr.calibration.spec import UNCALIBRATED
-from ccvr.core.arrays import Array
+from ccvr.core.arrays import Array, read_arrays
 from ccvr.core.errors import RunError
+from ccvr.core.machine import cores
 from ccvr.core.seeds import derive_seed
 from ccvr.core.tables import Table
 from ccvr.data.batches import in_order
@@ -33,8 +35,12 @@ from ccvr.training.memories import Memories
 
 MOST_CLIENTS = 10
 """Clients whose local models are compared."""
+MANY_SAMPLES = 2_000
+"""So many that all cores are worth while."""
 NUMBERS = (1, 3, 10, 30)
 """Features in a mean that is inverted."""
+SHOWN = 4
+"""Reconstructions of each number that are kept as pictures."""
 
 
 @dataclass(frozen=True)
@@ -131,13 +137,26 @@ def find_cka(subject: Subject) -> Found:
         models.append(Scratch(run.setup.fresh_model()).load(state))
     images = run.setup.dataset.test.images
     layers = cka_layers(models[0], images[:2])
-    found = layer_cka(models, images, layers, rng=subject.rng("cka"))
+    with _threads_for(len(images)):
+        found = layer_cka(models, images, layers, rng=subject.rng("cka"))
     arrays = {"cka": torch.stack([each.cka for each in found]).numpy()}
     arrays |= {f"samples_{i}": each.samples.numpy() for i, each in enumerate(found) if len(each.samples) < len(images)}
     means = [each.mean for each in found]
     lowest = layers[int(np.nanargmin(means))] if np.isfinite(means).any() else "none is known"
     about = {"layers": list(layers), "widths": [each.width for each in found], "clients": clients, "mean": means}
     return Found(arrays, about, f"mean CKA {means[0]:.2f} (first layer) … {means[-1]:.2f} (head); lowest: {lowest}")
+
+
+@contextmanager
+def _threads_for(num_samples: int) -> Iterator[int]:
+    """All cores for many samples, whose numbers hardly depend on it; few are done before threads have met."""
+    before = torch.get_num_threads()
+    number = cores() if num_samples >= MANY_SAMPLES else before
+    torch.set_num_threads(number)
+    try:
+        yield number
+    finally:
+        torch.set_num_threads(before)
 
 
 def find_separability(subject: Subject) -> Found:
@@ -153,17 +172,33 @@ def find_separability(subject: Subject) -> Found:
 
 def find_tsne(subject: Subject) -> Found:
     """[N, 2]: test features in the plane, with truth and predictions before and after."""
-    number = min(subject.points, len(subject.features))
-    chosen = torch.randperm(len(subject.features), generator=subject.rng("tsne"))[:number].sort().values
-    points = embed(subject.features[chosen], num_threads=subject.run.setup.spec.threads)
+    number, rng = min(subject.points, len(subject.features)), subject.rng("tsne")
+    chosen = torch.randperm(len(subject.features), generator=rng)[:number].sort().values
+    features = subject.features[chosen]
+    with _threads_for(number) as threads:
+        points = embed(features, num_threads=threads, rng=rng)
+    return _in_the_plane(subject, points.float().numpy(), chosen)
+
+
+def label_again(subject: Subject) -> Found:
+    """The points that the run has, with the predictions of the heads that it has now."""
+    path = subject.run.folder.analysis("tsne")
+    arrays, _ = read_arrays(path)
+    try:
+        return _in_the_plane(subject, arrays["points"], torch.from_numpy(arrays["samples"]))
+    except (LookupError, TypeError) as error:
+        raise RunError(f"{path} does not fit the run ({error}). Delete it and run `ccvr analyze` again.") from error
+
+
+def _in_the_plane(subject: Subject, points: Array, chosen: Tensor) -> Found:
     arrays = {
-        "points": points.float().numpy(),
+        "points": points,
         "truth": subject.run.setup.dataset.test.labels[chosen].numpy(),
         "before": subject.predictions[UNCALIBRATED][chosen].numpy(),
         "after": subject.predictions[subject.deployed][chosen].numpy(),
         "samples": chosen.numpy(),
     }
-    return Found(arrays, {"after": subject.deployed}, f"{number:,} test samples in the plane")
+    return Found(arrays, {"after": subject.deployed}, f"{len(points):,} test samples in the plane")
 
 
 def find_inversion(subject: Subject) -> Found:
@@ -178,16 +213,26 @@ def find_inversion(subject: Subject) -> Found:
     arrays: dict[str, Array] = {}
     for each in found:
         arrays |= {
-            f"reconstructions_{each.n}": each.images.numpy(),
-            f"originals_{each.n}": images[each.closest].numpy(),
+            f"reconstructions_{each.n}": each.images[:SHOWN].numpy(),
+            f"originals_{each.n}": images[each.closest[:SHOWN]].numpy(),
             f"similarity_{each.n}": each.similarity.numpy(),
             f"chance_{each.n}": each.chance.numpy(),
+            f"error_{each.n}": each.error.numpy(),
+            f"weight_{each.n}": each.weight.numpy(),
         }
-    similar = ", ".join(f"n = {each.n}: {each.similarity.mean():.2f}" for each in found)
-    return Found(arrays, {"numbers": numbers, "client": client, "class": label}, f"similarity {similar}")
+    similar = ", ".join(f"n = {each.n}: {_mean_and_error(each.similarity)}" for each in found)
+    left = 100 * max(each.error.mean().item() for each in found)
+    about = {"numbers": numbers, "client": client, "class": label}
+    return Found(arrays, about, f"similarity {similar}; error left at most {left:.2f} %")
 
 
-ANALYSES: Table[Callable[[Subject], Found]] = Table(
+def _mean_and_error(values: Tensor) -> str:
+    return f"{values.mean():.2f} ± {values.std() / len(values) ** 0.5:.2f}"
+
+
+Analysis = Callable[[Subject], Found]
+
+ANALYSES: Table[Analysis] = Table(
     "analysis",
     {
         "confusion": find_confusion,
@@ -199,3 +244,11 @@ ANALYSES: Table[Callable[[Subject], Found]] = Table(
     },
     closed=True,
 )
+
+OF_HEADS: Mapping[str, Analysis] = {
+    "confusion": find_confusion,
+    "norms": find_norms,
+    "separability": find_separability,
+    "tsne": label_again,
+}
+"""What to find again once a run has other heads."""

@@ -250,3 +250,14 @@ def test_times_that_are_none(text):
 def test_no_budget_is_never_spent():
     assert not Budget(None).is_spent()
     assert Budget(0.0).is_spent()
+
+
+def test_an_analysis_that_fails_does_not_keep_others_from_it(finished, tmp_path, monkeypatch):
+    path = shutil.copytree(finished, tmp_path / "out" / "run")
+    (path / "rounds.jsonl").write_text("[]\n")
+    figure = Item("figure99", "Two", more_cells=(digits.PLAIN.name,), analyses=("norms", "confusion"))
+    monkeypatch.setitem(ITEMS._rows, figure.id, figure)
+    steps = do(jobs(tmp_path / "out", "figure99"))
+    assert [step.name for step in steps if isinstance(step, Analyzed)] == ["confusion"]
+    (failed,) = [step for step in steps if isinstance(step, JobFailed)]
+    assert "rounds.jsonl" in str(failed.error)

@@ -10,7 +10,7 @@ from ccvr.calibration.spec import UNCALIBRATED, Calibration
 from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageError
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
-from ccvr.experiment.analyze import Analyzed, LeftOut, analyze
+from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, analyze
 from ccvr.experiment.bring import bring
 from ccvr.experiment.events import Event, HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
@@ -200,7 +200,7 @@ def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
     yield from _calibrations(job)
     names = job.missing_analyses()
     for done in analyze(job.folder, names) if names else ():
-        yield done, True
+        yield JobFailed(job, done.error) if isinstance(done, Failed) else done, True
 
 
 def _calibrations(job: Job) -> Iterator[tuple[Step, bool]]:

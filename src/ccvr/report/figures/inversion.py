@@ -1,15 +1,21 @@
 """What features give away of the images."""
 
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.panel import WIDTH, Panel, bare, lines, log_ticks
+from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
 MOST_PIXELS = 48
 """Rows and columns of a picture."""
+SERIES = {"reconstruction": "similarity", "by chance": "chance"}
+"""Names of what is kept."""
 
 
 def inversion(run: RunFiles) -> list[Panel]:
@@ -19,21 +25,45 @@ def inversion(run: RunFiles) -> list[Panel]:
     arrays, about = run.analyses["inversion"]
     numbers = about["numbers"]
     owner = f"client {about['client']}, class {shown(run.class_names[about['class']])}"
-    similar = {n: float(np.mean(arrays[f"similarity_{n}"])) for n in numbers}
-    chance = {n: float(np.mean(arrays[f"chance_{n}"])) for n in numbers}
+    found = {name: _scores(arrays, key, numbers) for name, key in SERIES.items()}
     pictures = (
         f"Pictures of {owner}: for means of {', '.join(map(str, numbers))} features, the original that is most alike "
         "beside what was reconstructed from the mean."
     )
-    series = {"reconstruction": similar, "by chance": {n: v for n, v in chance.items() if np.isfinite(v)}}
-    points = {name: [(float(n), v) for n, v in found.items()] for name, found in series.items() if found}
+    points = {name: [(float(n), score.mean) for n, score in scores.items()] for name, scores in found.items() if scores}
     figure, axes = lines(points, "features in the mean", "structural similarity", whole=False)
     log_ticks(axes, numbers)
-    words = ", ".join(f"n = {n}: {value:.3f}" for n, value in similar.items())
+    for name, pen in zip(points, pens(), strict=False):
+        means, errors = zip(*found[name].values(), strict=True)
+        axes.errorbar(list(found[name]), means, 2 * np.array(errors), fmt="none", ecolor=pen.colour, capsize=3, lw=1)
+    lowest = min(score.mean - 2 * score.error for scores in found.values() for score in scores.values())
+    axes.set_ylim(bottom=min(0.0, 1.1 * lowest))
+    words = "; ".join(_words(n, found, arrays) for n in numbers)
+    similarity = f"Similarity of reconstruction and closest original, ± two standard errors: {words}."
     return [
         Panel(_grid(arrays, numbers), pictures, "originals and reconstructions"),
-        Panel(figure, f"Similarity of reconstruction and closest original: {words}.", "similarity"),
+        Panel(figure, similarity, "similarity (bars: two standard errors)"),
     ]
+
+
+class Score(NamedTuple):
+    """Of several reconstructions."""
+
+    mean: float
+    error: float
+
+
+def _scores(arrays: Mapping[str, Array], key: str, numbers: Sequence[int]) -> dict[int, Score]:
+    """By n; what is not a number is left out."""
+    values = {n: np.asarray(arrays[f"{key}_{n}"], dtype=float) for n in numbers}
+    spreads = {n: each.std(ddof=1) / len(each) ** 0.5 if len(each) > 1 else 0.0 for n, each in values.items()}
+    return {n: Score(float(each.mean()), float(spreads[n])) for n, each in values.items() if np.isfinite(each).all()}
+
+
+def _words(n: int, found: Mapping[str, Mapping[int, Score]], arrays: Mapping[str, Array]) -> str:
+    scores = [f"{name} {each[n].mean:.3f} ± {2 * each[n].error:.3f}" for name, each in found.items() if n in each]
+    left = [f"error left {100 * arrays[f'error_{n}'].mean():.2f} %"] if f"error_{n}" in arrays else []
+    return f"n = {n}: {', '.join(scores + left)}"
 
 
 def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
