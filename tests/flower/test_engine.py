@@ -12,21 +12,26 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from ccvr.calibration.spec import CalibrationSpec
-from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError
+from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError, StatisticsError
 from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.events import ClientsMissing
+from ccvr.experiment.evidence import RunEvidence
 from ccvr.experiment.pipeline import resume, run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import FlowerSpec, Spec
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
-from ccvr.flower.messages import pack
+from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.node_state import NodeMemories
 from ccvr.flower.results import result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
+from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import Request
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import FORMAT
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
@@ -263,6 +268,75 @@ def test_a_silent_client_in_training(tmp_path):
     grid.silent = {101}
     events = list(start(spec, tmp_path / "run", engine=lambda setup: engine))
     assert next(e.clients for e in events if isinstance(e, ClientsMissing)) == {"1": "no answer within 1 seconds"}
+
+
+def altered(message_type, blob, format, how):
+    """The answer of a client that changes its header and tensors on the way."""
+
+    def fault(message):
+        number = message.metadata.dst_node_id - 100
+        reply = client_app(message, Loopback(client_app, 3).contexts[100 + number])
+        header, tensors = tensors_from_bytes(blob_of(reply.content, blob), format=format)
+        del header["format"]
+        how(header, tensors)
+        return Message(pack({blob: tensors_to_bytes(tensors, format=format, **header)}), reply_to=message)
+
+    return {(1, message_type, 0): fault}
+
+
+def one_more(tensors, name):
+    """A sample more of the class of which there are most."""
+    tensors[name][tensors[name].argmax()] += 1
+
+
+def withhold(header, tensors):
+    header["withheld"] = 1
+
+
+STATISTICS, SCORES = ("query.ccvr_statistics", "statistics", FORMAT), ("query.ccvr_scores", "counts", "ccvr-counts/1")
+OVERCOUNTED = {
+    "absurd": (*STATISTICS, lambda header, tensors: tensors["count"].fill_(10**12), "more than 1,000,000,000"),
+    "one": (*STATISTICS, lambda header, tensors: one_more(tensors, "count"), r"it counts \d+ samples of class \d and"),
+    "withheld": (*STATISTICS, withhold, "it withholds 1 samples and has at most 0 more"),
+    "scores": (*SCORES, lambda header, tensors: one_more(tensors, "total/head"), r"it counts \d+ samples of class \d"),
+}
+
+
+@pytest.mark.parametrize("case", OVERCOUNTED)
+def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
+    """The run knows who has what; a client that claims more is left out, and the others' sum is as without it."""
+    message_type, *where, how, said = OVERCOUNTED[case]
+    spec = replace(TINY, flower=FlowerSpec(quorum=0.6), data=DataSpec(validation=0.2))
+    setup = prepare(spec)
+    engine = FlowerEngine.connect(Loopback(Faulty(altered(message_type, *where, how)), 3), setup)
+    model = setup.fresh_model()
+    if message_type == STATISTICS[0]:
+        merged = RunEvidence(engine, model, RunFolder(tmp_path)).merged(Request("means"))
+        found, dealt = merged.count, setup.kept
+    else:
+        found, dealt = sum(engine.score(model), start=ClassCounts.zeros(10)).total, setup.held_out
+    ((who, why),) = (each for silent in engine.missing().values() for each in silent.items())
+    assert who == 1
+    assert re.search(said, why)
+    counts = dealt.label_counts(setup.dataset.train.labels.numpy(), 10)
+    assert found.tolist() == (counts[0] + counts[2]).tolist()
+
+
+def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
+    """Its numbers may come out of the sum a rounding above the limit; the sum is used all the same."""
+    setup = prepare(TINY)
+    request, model = Request("means"), setup.fresh_model()
+    engine = FlowerEngine.connect(Loopback(client_app, 3), setup)
+    honest = merge(engine.statistics(model, request))
+
+    class Edge(FlowerEngine):
+        def statistics(self, model, request):
+            yield replace(honest, total=honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e9))
+
+    found = RunEvidence(Edge(setup, engine.federation, True), model, RunFolder(tmp_path)).merged(request)
+    assert found.mean[honest.count > 0].min() > 1e9
+    with pytest.raises(StatisticsError, match="a mean is as large as"):
+        ClassStatistics.from_bytes(found.to_bytes())
 
 
 # --- which client is which --------------------------------------------------------------------------------------------
