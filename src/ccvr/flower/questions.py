@@ -134,8 +134,8 @@ def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *
         num_classes=setting_of(content, "num_classes", int),
         kind=setting_of(content, "kind", str),
         transform=setting_of(content, "transform", str),
-        head=setting_of(content, "head", str),
-        taps=setting_of(content, "taps", str),
+        head=setting_of(content, "head", str, ""),
+        taps=setting_of(content, "taps", str, ""),
         min_count=max(min_count, setting_of(content, "min_count", int)),
         projection=Projection.from_bytes(blob_of(content, "projection")) if has_projection else None,
     )
@@ -175,7 +175,7 @@ def ask_scores(
 def answer_scores(model: nn.Module, batches: Batches, content: RecordDict) -> RecordDict:
     """A client's counts on its held-out part, zeros where it has none."""
     load_state(model, blob_of(content, "state"))
-    path, num_classes = setting_of(content, "head", str), setting_of(content, "num_classes", int)
+    path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
     names = [name for name in blob_names(content) if name.startswith("head/")]
     heads = {name.removeprefix("head/"): head_from_bytes(blob_of(content, name)).eval() for name in names}
     counts = {label: ClassCounts.zeros(num_classes) for label in heads}
