@@ -27,7 +27,7 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import MOST_COUNT
 
 MOST_SECONDS = 10**7
-"""Some months; Flower's clocks do not count further than some centuries."""
+"""Some months: nobody waits longer."""
 
 
 @dataclass(frozen=True)
