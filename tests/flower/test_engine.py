@@ -1,6 +1,7 @@
 """Our own runs over Flower: the same bits as in this process, whoever is missing named, nothing lost."""
 
 import json
+import math
 import re
 from dataclasses import replace
 
@@ -11,20 +12,26 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
 from ccvr.calibration.spec import CalibrationSpec
-from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError
+from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError, StatisticsError
 from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.events import ClientsMissing
+from ccvr.experiment.evidence import RunEvidence
 from ccvr.experiment.pipeline import resume, run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import FlowerSpec, Spec
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
-from ccvr.flower.messages import pack
+from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.node_state import NodeMemories
 from ccvr.flower.results import result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
-from ccvr.models.state import buffers_of, parameters_of
+from ccvr.models.scoring import ClassCounts
+from ccvr.models.state import buffers_of, num_bytes, parameters_of
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import Request
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import FORMAT
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
@@ -263,6 +270,75 @@ def test_a_silent_client_in_training(tmp_path):
     assert next(e.clients for e in events if isinstance(e, ClientsMissing)) == {"1": "no answer within 1 seconds"}
 
 
+def altered(message_type, blob, format, how):
+    """The answer of a client that changes its header and tensors on the way."""
+
+    def fault(message):
+        number = message.metadata.dst_node_id - 100
+        reply = client_app(message, Loopback(client_app, 3).contexts[100 + number])
+        header, tensors = tensors_from_bytes(blob_of(reply.content, blob), format=format)
+        del header["format"]
+        how(header, tensors)
+        return Message(pack({blob: tensors_to_bytes(tensors, format=format, **header)}), reply_to=message)
+
+    return {(1, message_type, 0): fault}
+
+
+def one_more(tensors, name):
+    """A sample more of the class of which there are most."""
+    tensors[name][tensors[name].argmax()] += 1
+
+
+def withhold(header, tensors):
+    header["withheld"] = 1
+
+
+STATISTICS, SCORES = ("query.ccvr_statistics", "statistics", FORMAT), ("query.ccvr_scores", "counts", "ccvr-counts/1")
+OVERCOUNTED = {
+    "absurd": (*STATISTICS, lambda header, tensors: tensors["count"].fill_(10**12), "more than 1,000,000,000"),
+    "one": (*STATISTICS, lambda header, tensors: one_more(tensors, "count"), r"it counts \d+ samples of class \d and"),
+    "withheld": (*STATISTICS, withhold, "it withholds 1 samples and has at most 0 more"),
+    "scores": (*SCORES, lambda header, tensors: one_more(tensors, "total/head"), r"it counts \d+ samples of class \d"),
+}
+
+
+@pytest.mark.parametrize("case", OVERCOUNTED)
+def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
+    """The run knows who has what; a client that claims more is left out, and the others' sum is as without it."""
+    message_type, *where, how, said = OVERCOUNTED[case]
+    spec = replace(TINY, flower=FlowerSpec(quorum=0.6), data=DataSpec(validation=0.2))
+    setup = prepare(spec)
+    engine = FlowerEngine.connect(Loopback(Faulty(altered(message_type, *where, how)), 3), setup)
+    model = setup.fresh_model()
+    if message_type == STATISTICS[0]:
+        merged = RunEvidence(engine, model, RunFolder(tmp_path)).merged(Request("means"))
+        found, dealt = merged.count, setup.kept
+    else:
+        found, dealt = sum(engine.score(model), start=ClassCounts.zeros(10)).total, setup.held_out
+    ((who, why),) = (each for silent in engine.missing().values() for each in silent.items())
+    assert who == 1
+    assert re.search(said, why)
+    counts = dealt.label_counts(setup.dataset.train.labels.numpy(), 10)
+    assert found.tolist() == (counts[0] + counts[2]).tolist()
+
+
+def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
+    """Its numbers may come out of the sum a rounding above the limit; the sum is used all the same."""
+    setup = prepare(TINY)
+    request, model = Request("means"), setup.fresh_model()
+    engine = FlowerEngine.connect(Loopback(client_app, 3), setup)
+    honest = merge(engine.statistics(model, request))
+
+    class Edge(FlowerEngine):
+        def statistics(self, model, request):
+            yield replace(honest, total=honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e9))
+
+    found = RunEvidence(Edge(setup, engine.federation, True), model, RunFolder(tmp_path)).merged(request)
+    assert found.mean[honest.count > 0].min() > 1e9
+    with pytest.raises(StatisticsError, match="a mean is as large as"):
+        ClassStatistics.from_bytes(found.to_bytes())
+
+
 # --- which client is which --------------------------------------------------------------------------------------------
 
 
@@ -327,8 +403,15 @@ def client_of(number=4):
     return Client(1, setup.engine().clients()[0].images, setup.kept.shards[0][:number])
 
 
-def result_of(state, **changes):
-    metrics = LocalMetrics(0.5, (1.0, 2.0), 10, 20, 0.1)
+def metrics_of(state, loss=0.5, seconds=0.1):
+    """The server counts the rest by itself."""
+    norms = state.parameters["head.weight"].double().square().sum(1).sqrt()
+    size = num_bytes(state.parameters, state.buffers)
+    return LocalMetrics(loss, pytest.approx(norms.tolist()), size + num_bytes(state.broadcast), size + 8, seconds)
+
+
+def result_of(state, loss=0.5, seconds=0.1, **changes):
+    metrics = metrics_of(state, loss, seconds)
     result = LocalResult(
         1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, remembers=True
     )
@@ -366,15 +449,51 @@ def spoilt(state, how):
         (lambda s: {"buffers": {**s.buffers, "more": torch.ones(1)}}, "not those of the model"),
         (lambda s: {"num_examples": 5}, "it trained on 5 images; 4 are its own"),
         (lambda s: {"payload": {"delta": torch.tensor([1.0, float("inf")])}}, "delta is not finite"),
-        (lambda s: {"metrics": LocalMetrics(float("nan"), (1.0,), 1, 1, 0.1)}, "a metric is not finite"),
-        (lambda s: {"metrics": LocalMetrics(0.5, (1.0, float("inf")), 1, 1, 0.1)}, "a metric is not finite"),
-        (lambda s: {"metrics": LocalMetrics(0.5, ("x",), 1, 1, 0.1)}, "its result is damaged"),
+        (lambda s: {"parameters": spoilt(s, lambda w: w.sign() * 3e38)}, "head.weight is as large as 3e.38"),
+        (lambda s: {"buffers": {name: t + 1e19 for name, t in s.buffers.items()}}, "is as large as 1e.19"),
+        (lambda s: {"payload": {"delta": torch.tensor([-2e9])}}, "delta is as large as 2e.09"),
+        (lambda s: {"payload": {"delta": torch.tensor([-(2**63)])}}, "delta is as large as 9.22e.18"),
+        (lambda s: {"payload": {"delta": torch.tensor([float("nan")]).to(torch.float8_e5m2)}}, "delta is not finite"),
+        (lambda s: {"payload": {"delta": torch.tensor([complex(0, float("nan"))])}}, "delta is not finite"),
+        (lambda s: {"payload": {"delta": torch.zeros(2_500_001)}}, "it sends 10,000,004 bytes, which is too much"),
+        (lambda s: {"num_steps": 0}, "num_steps is 0; it must be a number from 1 to 1e.09"),
+        (lambda s: {"num_steps": -7}, "num_steps is -7"),
+        (lambda s: {"num_steps": 10**4000}, "num_steps is 10000"),
+        (lambda s: {"num_steps": "5"}, "num_steps is 5"),
+        (lambda s: {"num_steps": 5.5}, "num_steps is 5.5"),
+        (lambda s: {"num_examples": 10**4000}, "it trained on 10000"),
+        (lambda s: {"loss": float("nan")}, "loss is nan"),
+        (lambda s: {"loss": 1.7e308}, "loss is 1.7e.308"),
+        (lambda s: {"loss": True}, "loss is True"),
+        (lambda s: {"loss": "x"}, "loss is x"),
+        (lambda s: {"seconds": -5.0}, "seconds is -5"),
+        (lambda s: {"seconds": float("inf")}, "seconds is inf"),
     ],
 )
 def test_results_that_do_not_fit_are_refused(changes, said):
     state = small_state()
     with pytest.raises(FederationError, match=said):
         result_from_bytes(result_bytes(result_of(state, **changes(state))), client_of(), state)
+
+
+def test_constants_of_a_model_may_be_anything():
+    """What comes back as it was sent does no harm, a mask of infinities for one; what was changed must be a number."""
+    state = small_state()
+    state = replace(state, buffers={"mask": torch.tensor([0.0, -math.inf]), "seed": torch.tensor(2**62)})
+    found = result_from_bytes(result_bytes(result_of(state)), client_of(), state)
+    assert same(found.buffers, state.buffers)
+    changed = {**state.buffers, "mask": torch.tensor([1.0, -math.inf])}
+    with pytest.raises(FederationError, match="mask is not finite"):
+        result_from_bytes(result_bytes(result_of(state, buffers=changed)), client_of(), state)
+
+
+def test_no_tensors_travel_beside_those_of_a_result():
+    state = small_state()
+    header, tensors = tensors_from_bytes(result_bytes(result_of(state)), format="ccvr-result/1")
+    del header["format"]
+    blob = tensors_to_bytes(tensors | {"parametersX": torch.zeros(3)}, format="ccvr-result/1", **header)
+    with pytest.raises(FederationError, match="nobody asked for"):
+        result_from_bytes(blob, client_of(), state)
 
 
 def test_damaged_results_are_refused():

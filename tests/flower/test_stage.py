@@ -5,14 +5,17 @@ import gc
 import math
 import threading
 import time
+import types
 import weakref
 
+import flwr.client.mod
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +23,10 @@ import ccvr
 import ccvr.flower
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
-from ccvr.flower.messages import pack
+from ccvr.flower.messages import blob_of, pack
+from ccvr.models import scoring
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.statistics.wire import FORMAT
 from tests.flower.loopback import Loopback
 from tests.flower.small import EXAMPLE, app_of, batches_of, grid_of, load, small_model
 
@@ -62,7 +68,7 @@ def test_kernel_takes_two_exchanges():
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=50")
     settings = [message.content["ccvr.settings"] for message in grid.sent]
     assert [each["kind"] for each in settings] == ["diagonal"] * 3 + ["kernel"] * 3
-    assert {each["taps"] for each in settings} == {"+".join(found.statistics.source.taps)} != {""}
+    assert {each.get("taps") for each in settings} == {"+".join(found.statistics.source.taps)} != {""}
     assert found.statistics.num_features == 50
     test = batches_of(9)
     assert ccvr.score(found.model, test, 4).accuracy > ccvr.score(small_model(), test, 4).accuracy + 20
@@ -93,6 +99,93 @@ def test_a_validation_takes_the_head_that_wins():
 
 def both(found):
     return {"uncalibrated": small_model(), "lda": found.model}
+
+
+class Several(torch.nn.Module):
+    """A model that returns more than its head's scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = small_model()[:4]
+        self.first, self.second = torch.nn.Linear(6, 4), torch.nn.Linear(6, 4, bias=False)
+
+    def forward(self, x):
+        z = self.body(x)
+        return self.first(z), self.second(z)
+
+
+def several():
+    torch.manual_seed(0)
+    return Several()
+
+
+def load_several(context):
+    return several(), *load(context)[1:]
+
+
+def test_a_validation_of_a_model_that_returns_several_things():
+    """What counts are the scores of the head that is named."""
+    found = ccvr.flower.calibrate(
+        grid_of(2, load_several), several(), EXAMPLE, "lda", head="second", validate=True, quorum=1.0
+    )
+    total = ccvr.ClassCounts.zeros(4)
+    for x, y in [batch for k in range(2) for batch in batches_of(k, part=1)]:
+        total += scoring.count(found.model(x)[1].detach(), y)
+    assert found.method == "lda"
+    assert found.selection.recall["lda"] == pytest.approx(sum(total.recall) / 4)
+
+
+def test_a_head_without_a_bias_gets_one():
+    found = ccvr.flower.calibrate(grid_of(2, load_several), several(), EXAMPLE, "lda", head="second")
+    assert found.arrays.keys() - several().state_dict().keys() == {"second.bias"}
+
+
+def test_the_argument_is_named_where_the_head_is_ambiguous():
+    with pytest.raises(ModelError, match=r'several things, with the heads first, second .* head="path" in a call'):
+        ccvr.flower.calibrate(grid_of(2, load_several), several(), EXAMPLE, "lda")
+
+
+class Standardising(torch.nn.Sequential):
+    def forward(self, x):
+        return super().forward((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True))
+
+
+def test_an_example_without_finite_features_is_no_example():
+    def standardising(context):
+        return Standardising(*small_model()), *load(context)[1:]
+
+    with pytest.raises(StatisticsError, match=r"^the example does not serve: .* Or give inputs like the clients'"):
+        ccvr.flower.calibrate(grid_of(2, standardising), standardising_model(), EXAMPLE, "lda")
+    found = ccvr.flower.calibrate(grid_of(2, standardising), standardising_model(), batches_of(5)[0][0], "lda")
+    assert found.missing == {}
+
+
+def standardising_model():
+    return Standardising(*small_model())
+
+
+class KeepsMore(torch.nn.Sequential):
+    def get_extra_state(self):
+        return {"steps": 3}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_model_that_keeps_more_than_tensors_is_refused():
+    grid = grid_of(2)
+    for ask in (
+        lambda model: ccvr.flower.calibrate(grid, model, EXAMPLE, "lda"),
+        lambda model: ccvr.collect(model, batches_of(0), num_classes=4),
+    ):
+        with pytest.raises(ModelError, match=r'the model keeps a dict as "_extra_state", and only tensors'):
+            ask(KeepsMore(*small_model()))
+    assert grid.sent == []
+
+
+def test_a_kind_beside_a_method_is_the_methods():
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", kind="full")
+    assert found.statistics.kind == "full"
 
 
 def test_a_validation_keeps_a_head_that_is_good_already():
@@ -326,15 +419,21 @@ def test_a_hostile_answer_changes_nothing_for_the_others(name):
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
 
 
-def test_a_message_that_flower_cannot_read_is_its_senders_problem():
+@pytest.mark.parametrize(
+    ("garbage", "error"), [(b"Message  3\0\xff\xff\xff", "DecodeError"), (b"Message  0\0", "IndexError")]
+)
+def test_a_message_that_flower_cannot_read_is_its_senders_problem(garbage, error):
+    """As it comes from the network: the SuperLink takes these objects, and Flower's own reader raises over them."""
+
     class Broken(Loopback):
         def pull_messages(self, message_ids):
-            if self._waiting[message_ids[0]].metadata.dst_node_id == 100:
-                raise ValueError("Unexpected set of `children`.")
-            return super().pull_messages(message_ids)
+            if self._waiting[message_ids[0]].metadata.dst_node_id != 100:
+                return super().pull_messages(message_ids)
+            validate_object_content(garbage)
+            return [inflate_object_from_contents("it", {"it": garbage})]
 
     found = ccvr.flower.calibrate(Broken(app_of(), 2), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: "its message cannot be read (ValueError)"}
+    assert found.missing == {100: f"its message cannot be read ({error})"}
 
 
 def test_a_network_that_fails_is_nobodys_fault():
@@ -359,18 +458,162 @@ def test_hostile_counts_are_left_out():
     assert found.method == "lda"
 
 
+def altering(blob, format, how):
+    """A mod that lets node 100 change its tensors on the way."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_id != 100 or blob not in reply.content["ccvr.blobs"]:
+            return reply
+        header, tensors = tensors_from_bytes(blob_of(reply.content, blob), format=format)
+        del header["format"]
+        how(tensors)
+        return Message(pack({blob: tensors_to_bytes(tensors, format=format, **header)}), reply_to=message)
+
+    return mod
+
+
+def count_all(number):
+    def how(tensors):
+        for name in tensors:
+            if name.startswith(("count", "correct/", "total/")):
+                tensors[name].fill_(number)
+
+    return how
+
+
+@pytest.mark.parametrize(("blob", "format"), [("statistics", FORMAT), ("counts", "ccvr-counts/1")])
+@pytest.mark.parametrize(("number", "said"), [(10**9 + 1, "1,000,000,000 samples"), (21, "it counts 21 samples of")])
+def test_nobody_outvotes_the_others(blob, format, number, said):
+    """Each has 20 samples of each class; more than anybody may have, or than the user allows, is refused."""
+    grid = grid_of(3, mods=[altering(blob, format, count_all(number))])
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", validate=True, max_count=20)
+    assert list(found.missing) == [100]
+    assert said in found.missing[100]
+    allowed = ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "ncm", validate=True, max_count=20)
+    assert allowed.missing == {}
+
+
+def test_a_client_cannot_make_a_projection_that_the_others_cannot_use():
+    """The largest means and deviations that are read, of by far the most samples."""
+
+    def how(tensors):
+        tensors["count"].fill_(10**9)
+        tensors["mean"][::2], tensors["mean"][1::2] = 1e9, -1e9
+        if "scatter" in tensors and tensors["scatter"].shape == tensors["mean"].shape:
+            tensors["scatter"] = torch.full_like(tensors["scatter"], 1e27)
+
+    grid = grid_of(3, mods=[altering("statistics", FORMAT, how)])
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=20")
+    assert found.statistics.projection.std.max() > 1e9
+    assert found.missing.keys() <= {100}
+
+
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 
-def masked_everywhere():
-    return app_of(mods=[secaggplus_mod])
+def wrapped(mod):
+    def inner(message, context, call_next):
+        return mod(message, context, call_next)
+
+    return inner
 
 
-def masked_by_a_partial():
-    return app_of(mods=[functools.partial(secaggplus_mod)])
+def wrapped_as_a_default(message, context, call_next, mod=secaggplus_mod):
+    return mod(message, context, call_next)
 
 
-def masked_behind_a_function_that_calls_itself():
+def named(message, context, call_next):
+    return next(secaggplus_mod(message, context, call_next) for _ in range(1))
+
+
+def named_in_a_module(message, context, call_next):
+    return flwr.client.mod.secaggplus_mod(message, context, call_next)
+
+
+def imported_when_it_runs(message, context, call_next):
+    from flwr.client.mod import secaggplus_mod as mask
+
+    return mask(message, context, call_next)
+
+
+def elsewhere(function):
+    """The function in a module that has not imported the mod itself."""
+    return types.FunctionType(function.__code__, {"flwr": flwr, "__name__": "elsewhere"})
+
+
+def by_another_function(message, context, call_next):
+    return named(message, context, call_next)
+
+
+class Holds:
+    def __init__(self, mods):
+        self.mods = {"train": mods}
+
+    def __call__(self, message, context, call_next):
+        return self.mods["train"][0](message, context, call_next)
+
+
+class Names:
+    def __call__(self, message, context, call_next):
+        return self.masked(message, context, call_next)
+
+    @staticmethod
+    def masked(message, context, call_next):
+        return secaggplus_mod(message, context, call_next)
+
+
+class NamesLikeItsParent(Names):
+    pass
+
+
+MASKS = {
+    "the mod": secaggplus_mod,
+    "partial": functools.partial(secaggplus_mod),
+    "partial of a partial": functools.partial(functools.partial(wrapped(secaggplus_mod))),
+    "argument of a partial": functools.partial(wrapped_as_a_default, mod=secaggplus_mod),
+    "closure": wrapped(wrapped(secaggplus_mod)),
+    "default": wrapped_as_a_default,
+    "global name": named,
+    "name in a module": elsewhere(named_in_a_module),
+    "import": elsewhere(imported_when_it_runs),
+    "function that names it": by_another_function,
+    "attribute": Holds([secaggplus_mod]),
+    "bound method": Holds([secaggplus_mod]).__call__,
+    "class": Names(),
+    "parent class": NamesLikeItsParent(),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("where", ["app", "train"])
+def test_statistics_must_not_look_protected(name, where):
+    """Flower's secure aggregation covers training alone; a client that uses it refuses, and the server reads why."""
+    app = app_of(mods=[MASKS[name]] if where == "app" else None)
+
+    @app.train(mods=[MASKS[name]] if where == "train" else None)
+    def train(message, context):
+        raise NotImplementedError
+
+    with pytest.raises(FederationError, match=r"masks its training with secaggplus_mod.*register\(…, unmasked=True\)"):
+        ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
+
+
+def test_other_mods_do_no_harm():
+    """Also where they come from a module that has the masking ones, and hold much."""
+
+    class Counting:
+        def __init__(self):
+            self.model, self.data, self.names = small_model(), [object() for _ in range(1000)], {"a": self}
+
+        def __call__(self, message, context, call_next):
+            return flwr.client.mod.message_size_mod(message, context, call_next)
+
+    app = app_of(mods=[Counting(), wrapped(flwr.client.mod.message_size_mod)])
+    assert ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda").missing == {}
+
+
+def test_a_function_that_calls_itself_hides_no_mask():
     app = app_of()
 
     def again(message, context):
@@ -378,26 +621,8 @@ def masked_behind_a_function_that_calls_itself():
 
     app.evaluate()(again)
     app.train(mods=[secaggplus_mod])(again)
-    return app
-
-
-def masked_in_training():
-    app = app_of()
-
-    @app.train(mods=[secaggplus_mod])
-    def train(message, context):
-        raise NotImplementedError
-
-    return app
-
-
-@pytest.mark.parametrize(
-    "app", [masked_everywhere, masked_in_training, masked_by_a_partial, masked_behind_a_function_that_calls_itself]
-)
-def test_statistics_must_not_look_protected(app):
-    """Flower's secure aggregation covers training alone; a client that uses it refuses, and the server reads why."""
-    with pytest.raises(FederationError, match=r"masks its training with secaggplus_mod.*register\(…, unmasked=True\)"):
-        ccvr.flower.calibrate(Loopback(app(), 2), small_model(), EXAMPLE, "lda")
+    with pytest.raises(FederationError, match="masks its training with secaggplus_mod"):
+        ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
 
 
 def test_who_says_so_may_send_unmasked():
@@ -423,6 +648,11 @@ def test_noise_of_a_mod_is_an_error_and_no_spoilt_statistics():
         (None, {"kind": "ful"}, CcvrError, "ful"),
         ("lda,kind=means", {}, CcvrError, "means"),
         ("lda", {"head": "0.weight"}, ModelError, "0.weight"),
+        ("lda", {"kind": "nonsense"}, CcvrError, "nonsense"),
+        *(("lda", {"quorum": value}, CcvrError, "quorum is") for value in (0, -1, 1.5, math.nan, math.inf)),
+        *(("lda", {"timeout": value}, CcvrError, "timeout is") for value in (0, -1, math.nan, math.inf, 1e300)),
+        *(("lda", {"num_clients": value}, CcvrError, "num_clients is") for value in (0, -1)),
+        ("lda", {"max_count": 0}, CcvrError, "max_count is 0"),
     ],
 )
 def test_mistakes_are_found_before_anybody_is_asked(method, options, error, said):

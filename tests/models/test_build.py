@@ -186,7 +186,7 @@ class TestOnesOwnModel:
             (
                 "net",
                 "fc",
-                'model.head is "fc", which is no nn.Linear of this model. Its linear layers: 1, 3.',
+                'the head "fc" is no nn.Linear of this model. Its linear layers: 1, 3.',
             ),
         ],
     )

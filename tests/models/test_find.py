@@ -9,7 +9,7 @@ from ccvr.models.heads import LinearHead, NormedHead
 from ccvr.models.transform import FeatureTransform
 
 EXAMPLE = torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-REMEDY = 'Name the head with model.head = "path".'
+REMEDY = 'Name the head: model.head in a spec, head="path" in a call.'
 
 
 class HeadRegisteredFirst(nn.Module):
@@ -157,17 +157,17 @@ def test_a_named_head_may_be_followed_by_anything(model: nn.Module) -> None:
         (
             HeadRegisteredFirst(),
             "fc",
-            'model.head is "fc", which is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
+            'the head "fc" is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
         ),
         (
             HeadRegisteredFirst(),
             "layers",
-            'model.head is "layers", which is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
+            'the head "layers" is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
         ),
         (
             nn.Sequential(nn.Flatten(), CosineLinear(16, 3)),
             "1",
-            'model.head is "1", which is no nn.Linear of this model. Its linear layers: none.',
+            'the head "1" is no nn.Linear of this model. Its linear layers: none.',
         ),
         (
             HeadInside(),

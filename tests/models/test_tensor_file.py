@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.core.errors import ModelError
 from ccvr.models.tensor_file import MOST_HEADER, UnreadableTensors, read_header, tensors_from_bytes, tensors_to_bytes
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "n": torch.tensor(4), "empty": torch.zeros(0, 5, dtype=torch.float64)}
@@ -45,6 +46,11 @@ def test_a_round_trip() -> None:
     for name, tensor in TENSORS.items():
         assert tensors[name].dtype == tensor.dtype
         assert torch.equal(tensors[name], tensor)
+
+
+def test_only_tensors_are_kept() -> None:
+    with pytest.raises(ModelError, match=r'^the model keeps a dict as "part._extra_state", and only tensors can be'):
+        tensors_to_bytes({"a": torch.ones(2), "part._extra_state": {"a": 1}}, format="test/1")
 
 
 def test_equal_tensors_are_equal_bytes() -> None:

@@ -310,7 +310,7 @@ def test_a_wrong_tap_and_a_wrong_head() -> None:
     x, y = samples("vectors")
     with pytest.raises(ModelError, match=r'^the tap "layer" of the model is none of its modules\. Did you mean'):
         gather(HeadRegisteredFirst(), [(x, y)], taps="layer")
-    with pytest.raises(ModelError, match=r'^model.head is "fc", which is no nn.Linear of this model'):
+    with pytest.raises(ModelError, match=r'^the head "fc" is no nn.Linear of this model'):
         gather(HeadRegisteredFirst(), [(x, y)], head="fc")
     with pytest.raises(ModelError, match=r"^no nn.Linear's output is the model's output"):
         gather(Dictionary(), [(x, y)])

@@ -20,7 +20,7 @@ from ccvr.statistics.kinds import KINDS
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
-from ccvr.statistics.wire import FORMAT, payload_bytes
+from ccvr.statistics.wire import FORMAT, MOST_COUNT, payload_bytes
 
 laws = settings(deadline=None)
 many = settings(deadline=None, max_examples=1000)
@@ -319,7 +319,14 @@ REFUSED = {
     "scatter in float16": ({"scatter": TENSORS["scatter"].half()}, {}, "scatter of type float16, not float32 or"),
     "a count of 0": ({"count": torch.tensor([3, 0, 3])}, {}, "a count that cannot be"),
     "a negative count": ({"count": torch.tensor([3, -3, 3])}, {}, "a count that cannot be"),
-    "an absurd count": ({"count": torch.tensor([3, 2**60, 3])}, {}, "a count that cannot be"),
+    "an absurd count": ({"count": torch.tensor([3, 2**60, 3])}, {}, "more than 1,000,000,000 samples of a class from"),
+    "a sample too many": ({"count": torch.tensor([3, 10**9 + 1, 3])}, {}, "more than 1,000,000,000 samples of a class"),
+    "too many clients": (
+        {"count": torch.tensor([3, 2**60, 3]), "clients": torch.tensor([1, 2**59, 1])},
+        {},
+        "a count that cannot be",
+    ),
+    "absurdly many withheld": ({}, {"withheld": 10**16}, "10000000000000000 samples withheld"),
     "more clients than samples": ({"clients": torch.tensor([4, 1, 1])}, {}, "a count that cannot be"),
     "a mean of NaN": ({"mean": TENSORS["mean"] * torch.nan}, {}, "a mean is not finite"),
     "an absurd mean": ({"mean": TENSORS["mean"] * 1e30}, {}, "a mean is as large as "),
@@ -340,6 +347,22 @@ REFUSED = {
         "3 of 5 classes with scatter of shape [3, 5]",
     ),
 }
+
+
+@pytest.mark.parametrize("kind", ["full", "pooled", "diagonal", "means"])
+def test_sums_of_the_largest_clients_are_read(kind):
+    """No client can say so much that the server does not read its own sum any more."""
+    client = statistics_of(torch.eye(3).double().repeat(4, 1), torch.arange(12) % 4, 5, kind=kind, source=SOURCE)
+    count = torch.where(client.count > 0, MOST_COUNT, 0)
+    scale = count / client.count.clamp(min=1)
+    by_class = scale.view(-1, *[1] * (client.second.dim() - 1)) if KINDS[kind].by_class else scale.max()
+    second = client.second * by_class if client.second.numel() else client.second
+    largest = replace(client, count=count, total=client.total * scale.unsqueeze(1), second=second)
+    largest = replace(largest, withheld=torch.tensor(MOST_COUNT))
+    merged = merge([ClassStatistics.from_bytes(largest.to_bytes())] * 3)
+    again = ClassStatistics.from_bytes(merged.to_bytes(dtype=torch.float64))
+    assert again.count.tolist() == [3 * 10**9] * 4 + [0]
+    assert int(again.withheld) == 3 * 10**9
 
 
 @pytest.mark.parametrize("case", REFUSED)

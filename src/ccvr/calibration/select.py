@@ -9,10 +9,9 @@ import torch
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CalibrationError
 from ccvr.models.scoring import ClassCounts
+from ccvr.statistics.wire import MOST_COUNT
 
 Candidate = TypeVar("Candidate")
-MOST_COUNT = 10**12
-"""Of one client; sums of millions of clients still fit int64."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,10 @@ def require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts],
             or total.dim() != 1
         ):
             raise CalibrationError(f'the counts of client {client} for "{name}" are no two lists of whole numbers.')
-        if (correct < 0).any() or (correct > total).any() or (total > MOST_COUNT).any():
+        if (correct < 0).any() or (correct > total).any():
             raise CalibrationError(f'client {client} counts more right than there are, or below 0, for "{name}".')
+        if (total > MOST_COUNT).any():
+            raise CalibrationError(f"client {client} counts more than {MOST_COUNT:,} samples of a class.")
         totals.append(total)
     if any(total.shape != totals[0].shape or not torch.equal(total, totals[0]) for total in totals):
         raise CalibrationError(f"client {client} counted the candidates on different samples.")

@@ -1,22 +1,19 @@
 """The client's side of the stage: a ClientApp that answers questions about the server's model."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
-from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from ccvr.core.errors import CcvrError, FederationError
+from ccvr.flower.masks import mask_of
 from ccvr.flower.messages import ERROR, pack
 from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
 from ccvr.statistics.collect import Batches
 
 Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches, Batches]]
-SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
-"""Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
 
 
 def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool = False) -> None:
@@ -63,28 +60,8 @@ def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Mes
 
 def _require_unprotected(app: ClientApp) -> None:
     """Refuse to send what looks protected and is not."""
-    mods = [getattr(mod, "func", mod) for mod in _mods(app)]  # a partial has its function there
-    masks = [mod.__name__ for mod in mods if getattr(mod, "__module__", "").startswith(SECURE_AGGREGATION)]
-    if masks:
+    if (mask := mask_of(app)) is not None:
         raise FederationError(
-            f"this client masks its training with {masks[0]}, which does not cover queries: its answer would travel "
+            f"this client masks its training with {mask}, which does not cover queries: its answer would travel "
             "unmasked. If it may, say so in its app: register(…, unmasked=True)."
         )
-
-
-def _mods(app: ClientApp) -> Iterator[Callable[..., Message]]:
-    """The mods of the whole app, and those of single functions, which are only in the closures around them."""
-    yield from app._mods
-    waiting, seen = list(app._registered_funcs.values()), set[int]()
-    while waiting:
-        function = waiting.pop()
-        if id(function) not in seen:
-            seen.add(id(function))
-            yield function
-            waiting += [each for each in _held(function) if callable(each)]
-
-
-def _held(function: object) -> Iterator[Any]:
-    for cell in getattr(function, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # a variable that was never set
-            yield cell.cell_contents

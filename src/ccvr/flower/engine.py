@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -12,6 +13,7 @@ from ccvr.calibration.methods import parse_calibrations
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
 from ccvr.data.batches import TrainingImages
+from ccvr.data.partition import Partition
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.federation import Federation, connected
@@ -90,7 +92,8 @@ class FlowerEngine:
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         like = expected(model, self.setup.dataset.train.images[:2], "head", request)
-        yield from ask_statistics(self.federation, self._state(model), request, like, spec=self._spec)
+        owned = self._owned(self.setup.kept)
+        yield from ask_statistics(self.federation, self._state(model), request, like, owned, spec=self._spec)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         if not self.simulated:
@@ -99,11 +102,18 @@ class FlowerEngine:
 
     def score(self, model: SplitModel) -> Iterator[ClassCounts]:
         heads, number = {"head": model.head}, self.setup.dataset.num_classes
-        for counts in ask_scores(self.federation, self._state(model), "head", heads, number, spec=self._spec):
+        owned = self._owned(self.setup.held_out)
+        for counts in ask_scores(self.federation, self._state(model), "head", heads, number, owned, spec=self._spec):
             yield counts["head"]
 
     def missing(self) -> dict[str, dict[int, str]]:
         return {question: clients for question, clients in self.federation.missing.items() if clients}
+
+    def _owned(self, dealt: Partition) -> dict[int, Tensor]:
+        """Images of each class that every client was dealt."""
+        dataset = self.setup.dataset
+        counts = dealt.label_counts(dataset.train.labels.numpy(), dataset.num_classes)
+        return dict(enumerate(torch.from_numpy(counts)))
 
     def _state(self, model: SplitModel) -> bytes:
         """The tensors of the trained model, which a client builds anew: its head is sent by itself where it matters."""

@@ -12,6 +12,7 @@ from typing import TypeVar
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError
 
 from ccvr.core.errors import CcvrError, FederationError
 from ccvr.flower.messages import ERROR, SETTINGS
@@ -20,7 +21,7 @@ INTERVAL = 0.2
 """Seconds between two looks at what has come."""
 PATIENCE = 60.0
 """Seconds that the others wait while one answer arrives; as long may what is on its way when the time is over."""
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError, DecodeError)
 """What Flower raises over a message that no honest client sends."""
 FLOWERS_WORDS = {
     ErrorCode.NODE_UNAVAILABLE: "it is not connected",

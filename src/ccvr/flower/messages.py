@@ -16,8 +16,10 @@ T = TypeVar("T")
 
 
 def pack(blobs: Mapping[str, bytes], **settings: ConfigRecordValues) -> RecordDict:
+    """Empty texts are left out: Flower's mods that look at sizes fail over them."""
     arrays = {name: array_of(blob) for name, blob in blobs.items()}
-    return RecordDict({BLOBS: ArrayRecord(arrays), SETTINGS: ConfigRecord(settings)})
+    said = {name: value for name, value in settings.items() if value != ""}
+    return RecordDict({BLOBS: ArrayRecord(arrays), SETTINGS: ConfigRecord(said)})
 
 
 def array_of(blob: bytes) -> Array:

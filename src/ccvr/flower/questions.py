@@ -15,18 +15,19 @@ from ccvr.flower.federation import Federation
 from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
 from ccvr.models.heads import Head
 from ccvr.models.random_features import Projection
-from ccvr.models.scoring import ClassCounts, score
-from ccvr.models.split import under_new_head
+from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.collect import Batches, Request, collect
+from ccvr.statistics.collect import Batches, Request, collect, read_features
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.wire import payload_bytes
+from ccvr.statistics.wire import MOST_COUNT, payload_bytes
 
 HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
 """Flower's names for the queries; the first asks a node which client it is."""
 ROOM = 10**9
 """Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
+Owned = Mapping[int, Tensor]
+"""By client, the most samples of each class that it can have, [C]: what was dealt out, or what the user allows."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
 
@@ -49,7 +50,7 @@ def load_state(model: nn.Module, blob: bytes) -> nn.Module:
 
 
 def expected(model: nn.Module, example: Tensor, head: str, request: Request) -> ClassStatistics:
-    """What an honest client's statistics are like, from inputs [B, …] of any values."""
+    """What an honest client's statistics are like, from inputs [B, …] on which the features are finite."""
     weight = model.get_submodule(head).weight
     assert isinstance(weight, Tensor)
     found = collect(
@@ -67,9 +68,12 @@ def expected(model: nn.Module, example: Tensor, head: str, request: Request) -> 
 
 
 def ask_statistics(
-    federation: Federation, state: bytes, request: Request, like: ClassStatistics, **settings: str
+    federation: Federation, state: bytes, request: Request, like: ClassStatistics, owned: Owned, **settings: str
 ) -> Iterator[ClassStatistics]:
-    """The statistics of each client that has samples, as they come; those that are not ``like`` are refused."""
+    """The statistics of each client that has samples, as they come.
+
+    Those that are not ``like`` are refused, and those of more samples than are ``owned``.
+    """
     blobs = {"state": state}
     if request.projection is not None:
         blobs["projection"] = request.projection.to_bytes()
@@ -92,6 +96,10 @@ def ask_statistics(
         like.require_alike(found)
         if (found.clients > 1).any():
             raise FederationError("its statistics are of several clients, and it is one.")
+        _require_owned(found.count, owned[client])
+        left = min(int(owned[client].sum() - found.count.sum()), MOST_COUNT)
+        if found.withheld > left:
+            raise FederationError(f"it withholds {int(found.withheld):,} samples and has at most {left:,} more.")
         return found
 
     answers = federation.ask(
@@ -102,6 +110,14 @@ def ask_statistics(
         at_once=max(2, ROOM // payload_bytes(request.kind, like.num_classes, like.num_features)),
     )
     return (answer for answer in answers if answer is not None)
+
+
+def _require_owned(count: Tensor, owned: Tensor) -> None:
+    """Counts are weights: who claims more than it has would outvote the others."""
+    for label in (count > owned).nonzero().flatten().tolist()[:1]:
+        raise FederationError(
+            f"it counts {int(count[label]):,} samples of class {label} and has at most {int(owned[label]):,}."
+        )
 
 
 def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0) -> RecordDict:
@@ -118,8 +134,8 @@ def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *
         num_classes=setting_of(content, "num_classes", int),
         kind=setting_of(content, "kind", str),
         transform=setting_of(content, "transform", str),
-        head=setting_of(content, "head", str),
-        taps=setting_of(content, "taps", str),
+        head=setting_of(content, "head", str, ""),
+        taps=setting_of(content, "taps", str, ""),
         min_count=max(min_count, setting_of(content, "min_count", int)),
         projection=Projection.from_bytes(blob_of(content, "projection")) if has_projection else None,
     )
@@ -130,9 +146,15 @@ def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *
 
 
 def ask_scores(
-    federation: Federation, state: bytes, path: str, heads: Mapping[str, Head], num_classes: int, **settings: str
+    federation: Federation,
+    state: bytes,
+    path: str,
+    heads: Mapping[str, Head],
+    num_classes: int,
+    owned: Owned,
+    **settings: str,
 ) -> Iterator[dict[str, ClassCounts]]:
-    """Each client's counts of every candidate head on its held-out part."""
+    """Each client's counts of every candidate head on its held-out part; more than are ``owned`` are refused."""
     blobs = {"state": state} | {f"head/{name}": head_bytes(head) for name, head in heads.items()}
     content = pack(blobs, head=path, num_classes=num_classes, **settings)
 
@@ -142,6 +164,8 @@ def ask_scores(
         wrong = [name for name in heads if counts[name].total.shape != (num_classes,)]
         if wrong or counts.keys() != heads.keys():
             raise FederationError(f"counts of {', '.join(counts)}, which is not what was asked for.")
+        for each in counts.values():
+            _require_owned(each.total, owned[client])
         return counts
 
     contents = dict.fromkeys(federation.nodes, content)
@@ -151,17 +175,16 @@ def ask_scores(
 def answer_scores(model: nn.Module, batches: Batches, content: RecordDict) -> RecordDict:
     """A client's counts on its held-out part, zeros where it has none."""
     load_state(model, blob_of(content, "state"))
-    path, num_classes = setting_of(content, "head", str), setting_of(content, "num_classes", int)
-    device = next(model.parameters()).device
-    counts: dict[str, ClassCounts] = {}
-    candidates: dict[str, nn.Module] = {}
-    for name in blob_names(content):
-        if name.startswith("head/"):
-            head, label = head_from_bytes(blob_of(content, name)).to(device), name.removeprefix("head/")
-            candidates[label], counts[label] = under_new_head(model, path, head), ClassCounts.zeros(num_classes)
+    path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
+    names = [name for name in blob_names(content) if name.startswith("head/")]
+    heads = {name.removeprefix("head/"): head_from_bytes(blob_of(content, name)).eval() for name in names}
+    counts = {label: ClassCounts.zeros(num_classes) for label in heads}
     for batch in batches:
-        for label, candidate in candidates.items():
-            counts[label] += score(candidate, [batch], num_classes)
+        for taps in {head.taps for head in heads.values()}:
+            for z, y in read_features(model, [batch], path, taps):  # a model may return more than its head's scores
+                for label, head in heads.items():
+                    if head.taps == taps:
+                        counts[label] += count(head(z.to(head.weight.dtype)).detach(), y)
     tensors: Tensors = {f"correct/{label}": each.correct for label, each in counts.items()}
     tensors |= {f"total/{label}": each.total for label, each in counts.items()}
     return pack({"counts": tensors_to_bytes(tensors, format=COUNTS)})

@@ -1,19 +1,25 @@
 """A round's state on its way to a client, and the client's result on its way back, as bytes."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ccvr.core.errors import FederationError
-from ccvr.models.state import Tensors
+from ccvr.models.state import Tensors, num_bytes
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 
 SENT, RESULT = "ccvr-sent/1", "ccvr-result/1"
 """Formats of bytes."""
+MOST_MAGNITUDE = {"parameters": 1e9, "buffers": 1e18, "payload": 1e9}
+"""What a client sends, and how large a number in it may be: no trained weight comes near; a variance is a square."""
+MOST_PAYLOAD = 10
+"""Models, or megabytes, that may travel beside the model."""
+MOST_STEPS, MOST_SECONDS = 10**9, 10**9
+MOST_LOSS = torch.finfo(torch.float32).max
+"""Sums of finite losses stay finite in float64."""
 
 
 def sent_bytes(state: GlobalState) -> bytes:
@@ -27,63 +33,79 @@ def sent_from_bytes(blob: bytes) -> GlobalState:
 
 
 def result_bytes(result: LocalResult) -> bytes:
-    groups = {"parameters": result.parameters, "buffers": result.buffers, "payload": result.payload}
     return tensors_to_bytes(
-        _flat(groups),
+        _flat({group: getattr(result, group) for group in MOST_MAGNITUDE}),
         format=RESULT,
         num_examples=result.num_examples,
         num_steps=result.num_steps,
         remembers=result.remembers,
-        metrics=asdict(result.metrics),
+        loss=result.metrics.loss,
+        seconds=result.metrics.seconds,
     )
 
 
 def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalResult:
     """The result of that client; one that does not fit what was sent, or what the client has, is refused."""
     header, tensors = _read(blob, RESULT)
-    try:
-        metrics = _metrics(**header["metrics"])
-        result = LocalResult(
-            client.id,
-            _group(tensors, "parameters"),
-            _group(tensors, "buffers"),
-            int(header["num_examples"]),
-            int(header["num_steps"]),
-            _group(tensors, "payload"),
-            {},
-            metrics,
-            remembers=header["remembers"] is True,
-        )
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise FederationError(f"its result is damaged ({error}).") from error
-    if result.num_examples != len(client.indices):
-        raise FederationError(f"it trained on {result.num_examples} images; {len(client.indices)} are its own.")
-    _require_alike(sent.parameters, result.parameters)
-    _require_alike(sent.buffers, result.buffers)
-    _require_finite(result.payload)
-    return result
+    groups = {group: _group(tensors, group) for group in MOST_MAGNITUDE}
+    if sum(map(len, groups.values())) != len(tensors):
+        raise FederationError("its result has tensors that nobody asked for.")
+    for group, found in groups.items():
+        _require_sound(found, getattr(sent, group, None), MOST_MAGNITUDE[group])
+    if num_bytes(groups["payload"]) > MOST_PAYLOAD * max(sent.model_bytes, 10**6):
+        raise FederationError(f"beside its model it sends {num_bytes(groups['payload']):,} bytes, which is too much.")
+    if header.get("num_examples") != len(client.indices):
+        raise FederationError(f"it trained on {header.get('num_examples')} images; {len(client.indices)} are its own.")
+    return LocalResult(
+        client.id,
+        groups["parameters"],
+        groups["buffers"],
+        len(client.indices),
+        int(_number(header, "num_steps", 1, MOST_STEPS, (int,))),
+        groups["payload"],
+        {},
+        _metrics(header, groups, sent),
+        remembers=header.get("remembers") is True,
+    )
 
 
-def _metrics(loss: float, head_row_norms: list[float], bytes_down: int, bytes_up: int, seconds: float) -> LocalMetrics:
-    """Metrics that can be written down: nothing but finite numbers."""
-    numbers = [float(loss), float(seconds), *map(float, head_row_norms)]
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("a metric is not finite")
-    return LocalMetrics(numbers[0], tuple(numbers[2:]), int(bytes_down), int(bytes_up), numbers[1])
+def _metrics(header: Mapping[str, Any], groups: Mapping[str, Tensors], sent: GlobalState) -> LocalMetrics:
+    """What the client alone knows, if it can be; the rest is counted here."""
+    norms = torch.linalg.vector_norm(groups["parameters"]["head.weight"], dim=1, dtype=torch.float64)
+    return LocalMetrics(
+        loss=_number(header, "loss", -MOST_LOSS, MOST_LOSS),
+        head_row_norms=tuple(norms.tolist()),
+        bytes_down=sent.model_bytes + num_bytes(sent.broadcast),
+        bytes_up=sent.model_bytes + num_bytes(groups["payload"]),
+        seconds=_number(header, "seconds", 0, MOST_SECONDS),
+    )
 
 
-def _require_alike(sent: Tensors, found: Tensors) -> None:
-    """The same names, types and shapes; and finite numbers, because one NaN would spoil the average of everybody."""
-    described = [{name: (t.dtype, t.shape) for name, t in tensors.items()} for tensors in (sent, found)]
-    if described[0] != described[1]:
+def _number(
+    header: Mapping[str, Any], name: str, least: float, most: float, kinds: tuple[type, ...] = (int, float)
+) -> float:
+    value: Any = header.get(name)
+    if type(value) not in kinds or not least <= value <= most:
+        raise FederationError(f"its {name} is {str(value)[:30]}; it must be a number from {least:g} to {most:g}.")
+    return float(value)
+
+
+def _require_sound(found: Tensors, sent: Tensors | None, most: float) -> None:
+    """The names, types and shapes that were ``sent``; and no numbers that would spoil the average of everybody."""
+    if sent is not None and _described(found) != _described(sent):
         raise FederationError("its tensors are not those of the model that was sent.")
-    _require_finite(found)
-
-
-def _require_finite(tensors: Tensors) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+    for name, tensor in found.items():
+        if sent is not None and torch.equal(tensor, sent[name]):  # a constant of the model may be anything
+            continue
+        numbers = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)  # of any type
+        if not numbers.isfinite().all():
             raise FederationError(f"{name} is not finite in its result.")
+        if numbers.numel() and (largest := numbers.abs().max().item()) > most:
+            raise FederationError(f"{name} is as large as {largest:.3g} in its result; the most is {most:.3g}.")
+
+
+def _described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
 def _read(blob: bytes, format: str) -> tuple[dict[str, Any], Tensors]:

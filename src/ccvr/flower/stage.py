@@ -13,7 +13,7 @@ from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.select import Selection, select
 from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.errors import CalibrationError
+from ccvr.core.errors import CalibrationError, SpecError, StatisticsError
 from ccvr.core.seeds import derive_seed
 from ccvr.flower.federation import Federation, connected, listed
 from ccvr.flower.questions import ask_scores, ask_statistics, expected, state_bytes
@@ -21,8 +21,13 @@ from ccvr.models.find import find_head
 from ccvr.models.heads import Head
 from ccvr.models.split import under_new_head
 from ccvr.statistics.collect import Request
+from ccvr.statistics.kinds import require_kind
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.wire import MOST_COUNT
+
+MOST_SECONDS = 10**7
+"""Some months: nobody waits longer."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,11 @@ def calibrate(
     example: Tensor,
     method: str | None = None,
     *,
-    kind: str = "full",
+    kind: str = "",
     taps: str | None = None,
     head: str = "",
     min_count: int = 8,
+    max_count: int = MOST_COUNT,
     num_clients: int = 1,
     quorum: float = 0.5,
     timeout: float = 600.0,
@@ -72,13 +78,16 @@ def calibrate(
 ) -> Calibrated:
     """Calibrate ``model`` with the statistics of all clients whose apps ``register``; the model itself is left alone.
 
-    ``example``: inputs [B, …] of the right shape, whatever their values. ``method``: a calibrator with options behind
-    commas; without one the best for this ``kind`` of statistics. ``taps``: layers that are read beside the last.
-    ``num_clients`` are waited for, then all that are connected are asked; at least the ``quorum``, a part of them, must
-    answer within ``timeout`` seconds. With ``validate`` the clients' held-out parts decide whether the new head stays.
+    ``example``: inputs [B, …] of the right shape, on which features are finite. ``method``: a calibrator with options
+    behind commas; without one the best for this ``kind`` of statistics (full). ``taps``: layers that are read beside
+    the last. Who claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited for, then
+    all that are connected are asked; at least the ``quorum``, a part of them, must answer within ``timeout`` seconds.
+    With ``validate`` the clients' held-out parts decide whether the new head stays.
     """
-    options = CalibrationOptions(kind="" if method else kind, taps=taps, min_count=min_count)
-    chosen = parse_calibration(method or (BEST_WITH_TAPS if taps else BEST).get(kind, kind), options)
+    _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count)
+    kind = kind or ("" if method else "full")
+    options = CalibrationOptions(kind=kind, taps=taps, min_count=min_count)
+    chosen = parse_calibration(method or _best(kind, taps), options)
     row = find_calibrator(chosen.method)
     if row.raw:
         raise CalibrationError(f"{chosen.method} needs raw features, which no client of a federation sends.")
@@ -86,7 +95,7 @@ def calibrate(
     path = find_head(model, example, head)
     nodes = connected(grid, num_clients, timeout)
     federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout)
-    stage = _Stage(federation, model, example, path)
+    stage = _Stage(federation, model, example, path, max_count)
     statistics = gather(row, chosen.options, stage.merged, seed=seed)
     if method is None:
         chosen = parse_calibration(best_method(statistics), chosen.options)
@@ -106,6 +115,22 @@ def calibrate(
     )
 
 
+def _require_sound(quorum: float, timeout: float, **numbers: int) -> None:
+    """Find mistakes before anybody is waited for."""
+    if not 0 < quorum <= 1:
+        raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
+    if not 0 < timeout <= MOST_SECONDS:
+        raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
+    for name, number in numbers.items():
+        if not 1 <= number <= MOST_COUNT:
+            raise SpecError(f"{name} is {number}; give a whole number from 1 to {MOST_COUNT:,}.")
+
+
+def _best(kind: str, taps: str | None) -> str:
+    require_kind(kind)
+    return (BEST_WITH_TAPS if taps else BEST)[kind]
+
+
 def _pair(model: nn.Module, example: Tensor) -> Tensor:
     """Two inputs where the model is: what a model does with one may be no batch."""
     pair = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
@@ -115,17 +140,22 @@ def _pair(model: nn.Module, example: Tensor) -> Tensor:
 class _Stage:
     """One model and the clients that are asked about it."""
 
-    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, path: str) -> None:
+    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, path: str, max_count: int) -> None:
         self.federation, self.model, self.example, self.path = federation, model, example, path
         self.state = state_bytes(model.state_dict())
+        self.num_classes = len(next(model.get_submodule(path).parameters()))
+        self.owned = dict.fromkeys(federation.nodes, torch.full((self.num_classes,), max_count))
 
     def merged(self, request: Request) -> ClassStatistics:
-        like = expected(self.model, self.example, self.path, request)
-        return merge(ask_statistics(self.federation, self.state, request, like))
+        try:
+            like = expected(self.model, self.example, self.path, request)
+        except StatisticsError as error:
+            raise StatisticsError(f"the example does not serve: {error} Or give inputs like the clients'.") from error
+        return merge(ask_statistics(self.federation, self.state, request, like, self.owned))
 
     def choose(self, heads: dict[str, Head]) -> Selection[Head]:
-        num_classes = len(heads[UNCALIBRATED].weight)
-        return select(heads, ask_scores(self.federation, self.state, self.path, heads, num_classes))
+        counts = ask_scores(self.federation, self.state, self.path, heads, self.num_classes, self.owned)
+        return select(heads, counts)
 
     def under(self, head: Head) -> nn.Module:
         weight = next(self.model.get_submodule(self.path).parameters())

@@ -10,7 +10,7 @@ from ccvr.core.errors import ModelError
 from ccvr.models.heads import Head
 from ccvr.models.modes import evaluating
 
-REMEDY = 'Name the head with model.head = "path".'
+REMEDY = 'Name the head: model.head in a spec, head="path" in a call.'
 
 
 class Call(NamedTuple):
@@ -90,4 +90,4 @@ def _require_linear(model: nn.Module, path: str) -> None:
     layers = _linears(model)
     if path not in layers:
         known = ", ".join(layers) or "none"
-        raise ModelError(f'model.head is "{path}", which is no nn.Linear of this model. Its linear layers: {known}.')
+        raise ModelError(f'the head "{path}" is no nn.Linear of this model. Its linear layers: {known}.')

@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ccvr.core.errors import ModelError
+
 Tensors = dict[str, Tensor]
 Model = TypeVar("Model", bound=nn.Module)
 Place = tuple[dict[str, Any], str]
@@ -76,6 +78,16 @@ def _held(places: Mapping[str, Place]) -> Tensors:
 def plain(tensor: Tensor) -> Tensor:
     """The tensor's numbers on the CPU, one after the other: not sparse, expanded, conjugate or channels last."""
     return tensor.detach().to_dense().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def require_tensors(state: Mapping[str, object]) -> None:
+    """Refuse what a model keeps beside tensors: nobody can compare or send it."""
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ModelError(
+                f'the model keeps a {type(value).__name__} as "{name}", and only tensors can be kept or sent. '
+                "Make it a buffer, or build the model with it instead of get_extra_state."
+            )
 
 
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ccvr.models.state import Tensors
+from ccvr.models.state import Tensors, require_tensors
 
 # One metadata entry only: safetensors writes several in no fixed order, and equal files must have equal bytes.
 KEY = "ccvr"
@@ -22,6 +22,7 @@ class UnreadableTensors(ValueError):
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor], *, format: str, **header: Any) -> bytes:
     """A safetensors file whose header names its ``format``."""
+    require_tensors(tensors)
     # Copies, because safetensors refuses tensors that share memory, as tied weights do.
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return save(plain, {KEY: json.dumps({"format": format, **header})})

@@ -23,7 +23,10 @@ FORMAT = "ccvr-statistics/2"
 MOST_CLASSES = 10**6
 MOST_NUMBERS = 2**31
 """Numbers of second moments in memory: 16 GiB in float64."""
-MOST_COUNT = 10**12
+MOST_COUNT = 10**9
+"""Samples of a class that one client may have, and samples that it may withhold."""
+MOST_CLIENTS = 10**6
+"""Sums of so many clients' counts are read, whatever each may say, and float64 holds them exactly."""
 MOST_MAGNITUDE = 1e9
 """Of a mean, and of a standard deviation: no trained feature comes near, and float64 sums of them stay exact enough."""
 JITTER = 1e-5
@@ -198,10 +201,12 @@ def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
     clients = tensors.get("clients", torch.ones_like(count))
     if len(classes) and (classes[0] < 0 or classes[-1] >= num_classes or (classes.diff() <= 0).any()):
         raise ValueError(f"classes {classes.tolist()} of {num_classes}: outside, twice or not in order")
-    if (count < 1).any() or (count > MOST_COUNT).any() or (clients < 1).any() or (clients > count).any():
+    if (count < 1).any() or (clients < 1).any() or (clients > count).any() or (clients > MOST_CLIENTS).any():
         raise ValueError("a count that cannot be")
+    if (count > clients * MOST_COUNT).any():
+        raise ValueError(f"more than {MOST_COUNT:,} samples of a class from one client")
     withheld = header["withheld"]
-    if type(withheld) is not int or not 0 <= withheld <= MOST_COUNT:
+    if type(withheld) is not int or not 0 <= withheld <= MOST_CLIENTS * MOST_COUNT:
         raise ValueError(f"{withheld!r} samples withheld")
     _require_numbers(mean, MOST_MAGNITUDE, "a mean")
     found = Decoded(
@@ -252,7 +257,7 @@ def _source(header: dict[str, Any]) -> Source:
 def _projection(header: dict[str, Any], tensors: dict[str, Tensor]) -> Projection:
     mean, std = tensors["projection_mean"], tensors["projection_std"]
     _require_numbers(mean, MOST_MAGNITUDE, "the mean of a layer")
-    _require_numbers(std, MOST_MAGNITUDE, "the deviation of a layer")
+    _require_numbers(std, 2 * MOST_MAGNITUDE, "the deviation of a layer")  # within classes and between them
     if not (std > 0).all() or type(header["seed"]) is not int or not 0 <= header["seed"] < 2**63:
         raise ValueError("random features that cannot be")
     return Projection(mean, std, header["num_features"], float(header["bandwidth"]), header["seed"])

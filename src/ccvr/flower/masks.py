@@ -1,0 +1,95 @@
+"""Whether a client masks what it sends in training with Flower's secure aggregation, however that is wrapped."""
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.clientapp import ClientApp
+
+SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
+"""Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
+LIBRARIES = {*sys.stdlib_module_names, "ccvr", "flwr", "numpy", "torch"}
+"""Packages whose code names no mod."""
+DATA = (str, bytes, bytearray, int, float, complex, type(None), torch.Tensor, np.ndarray)
+MOST_ITEMS = 100
+"""Of a list that may hold mods; longer ones are data."""
+MOST_OBJECTS = 50_000
+
+
+def mask_of(app: ClientApp) -> str | None:
+    """The name of the mod that masks, if the app's mods and functions, or what these hold and call, lead to one.
+
+    Mods of single functions are only in the closures around them. Nothing is called, so what a mod imports under a name
+    that it makes when it runs is not found.
+    """
+    waiting, seen = deque[Any]([*app._mods, *app._registered_funcs.values()]), dict[int, Any]()
+    while waiting and len(seen) < MOST_OBJECTS:
+        thing = waiting.popleft()
+        if id(thing) in seen or isinstance(thing, DATA):
+            continue
+        seen[id(thing)] = thing  # held, so that nothing else gets its id
+        if isinstance(thing, FunctionType) and (thing.__module__ or "").startswith(SECURE_AGGREGATION):
+            return thing.__name__
+        waiting.extend(_reached(thing))
+    return None
+
+
+def _reached(thing: Any) -> Iterator[Any]:
+    """What a thing holds, and what its code names."""
+    if isinstance(thing, FunctionType):
+        yield from _of_function(thing)
+    elif isinstance(thing, partial):
+        yield from (thing.func, *thing.args, *thing.keywords.values())
+    elif isinstance(thing, MethodType | staticmethod | classmethod):
+        yield from (thing.__func__, getattr(thing, "__self__", None))
+    elif isinstance(thing, property):
+        yield thing.fget
+    elif isinstance(thing, list | tuple | set | frozenset | dict):
+        if len(thing) <= MOST_ITEMS:
+            yield from thing.values() if isinstance(thing, dict) else thing
+    elif isinstance(thing, type):
+        if not _is_library(thing.__module__):
+            yield from (*vars(thing).values(), *thing.__bases__)
+    elif not isinstance(thing, ModuleType):
+        yield from (type(thing), *getattr(thing, "__dict__", {}).values())
+
+
+def _of_function(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # a variable that was never set
+            continue
+    yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *vars(function).values())
+    if not _is_library(function.__globals__.get("__name__")):
+        yield from _named(function)
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """The globals and imported modules that a function's code names; of modules the members that it names as well."""
+    names, known = set(_names(function.__code__)), function.__globals__
+    found = deque([*(known.get(name) for name in names), *(sys.modules.get(name) for name in names)])
+    modules = set[str]()
+    while found:
+        value = found.popleft()
+        if not isinstance(value, ModuleType):
+            yield value
+        elif value.__name__ not in modules:
+            modules.add(value.__name__)
+            found.extend(vars(value).get(name) for name in names)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_library(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in LIBRARIES
