@@ -1,5 +1,6 @@
 """Test features in the plane."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,12 +11,14 @@ from matplotlib.path import Path
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.panel import MOST_NAMES, Panel, sheet
-from ccvr.report.palette import COLOURS
+from ccvr.report.palette import COLOURS, PAPER
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
 MOST_POINTS = 2000
 """Points of a panel; more make the page heavy and hide each other."""
+MOST_WRITTEN = 100
+"""Names of classes among the points."""
 
 
 class Shape(NamedTuple):
@@ -36,21 +39,35 @@ def tsne(run: RunFiles) -> list[Panel]:
     points, truth = arrays["points"], arrays["truth"]
     drawn = np.unique(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int))
     titles = {"truth": "true class", "before": "predicted before", "after": f"predicted after ({about['after']})"}
+    classes = np.unique(np.concatenate([arrays[key] for key in titles])).tolist()
+    names = {label: shown(run.class_names[label], 12) for label in classes}
     panels = []
     for key, title in titles.items():
         right = 100 * float(np.mean(arrays[key] == truth))
         some = f", of which {len(drawn):,} are drawn" if len(drawn) < len(points) else ""
         alt = f"t-SNE of {len(points):,} test features{some}, coloured by {title}; {right:.1f} % agree with the truth."
         figure, axes = sheet(4.3)
-        handles = [_cloud(axes, points[drawn], arrays[key][drawn] == label, label) for label in np.unique(truth)]
+        found = arrays[key][drawn]
+        handles = [_cloud(axes, points[drawn], found == label, label) for label in classes]
         axes.set(xticks=[], yticks=[])
         axes.autoscale_view()
         axes.spines[:].set_visible(False)
-        if len(run.class_names) <= MOST_NAMES:
-            names = [shown(run.class_names[label], 12) for label in np.unique(truth)]
-            figure.legend(handles, names, loc="outside lower center", ncols=5, handletextpad=0.1, columnspacing=0.8)
+        _name(axes, [(name, points[drawn][found == label]) for label, name in names.items() if label in found])
+        if len(names) <= MOST_NAMES:
+            columns = {"ncols": 5, "handletextpad": 0.1, "columnspacing": 0.8}
+            figure.legend(handles, list(names.values()), loc="outside lower center", **columns)
         panels.append(Panel(figure, alt, title))
     return panels
+
+
+def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
+    """Write each name on the point closest to the middle of its class, for whoever cannot tell the colours."""
+    if len(clouds) > MOST_WRITTEN:
+        return
+    for name, points in clouds:
+        x, y = points[np.abs(points - np.median(points, axis=0)).sum(1).argmin()]
+        box = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
+        axes.text(x, y, name, size=8 if len(clouds) <= MOST_NAMES else 5, ha="center", va="center", bbox=box)
 
 
 def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
