@@ -1,6 +1,6 @@
 """The parts of the page, from top to bottom."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccvr.report.drawn import Drawn
@@ -8,7 +8,6 @@ from ccvr.report.groups import Group, Spread
 from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
 from ccvr.report.repeat import commands
 from ccvr.report.runs import UNCALIBRATED, RunFiles
-from ccvr.report.svg import inline
 
 FIELDS = (
     *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
@@ -129,20 +128,17 @@ def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
     return _scrolling(table, 0, "Fields of the spec")
 
 
-def section(name: str, drawn: Sequence[Drawn], telling: Collection[Drawn]) -> str:
-    """A section with its figures; those that are ``telling`` have values on hover."""
-    figures = "".join(_figure(each, telling=each in telling) for each in drawn)
+def section(name: str, drawn: Sequence[Drawn], drawings: Mapping[str, Sequence[str]]) -> str:
+    """A section with its figures; ``drawings`` has the SVG of their panels."""
+    figures = "".join(_figure(each, drawings[each.row.id]) for each in drawn)
     return f'<h2 id="{_id(name)}">{name}</h2><div class="figures">{figures}</div>'
 
 
-def _figure(each: Drawn, *, telling: bool) -> str:
+def _figure(each: Drawn, drawings: Sequence[str]) -> str:
     row = each.row
     panels = "".join(
-        '<div class="panel">'
-        + (f"<p>{as_name(panel.name)}</p>" if len(each.panels) > 1 else "")
-        + inline(panel.figure, f"{row.id}-{number}", panel.alt, telling=telling)
-        + "</div>"
-        for number, panel in enumerate(each.panels)
+        '<div class="panel">' + (f"<p>{as_name(panel.name)}</p>" if len(each.panels) > 1 else "") + drawing + "</div>"
+        for panel, drawing in zip(each.panels, drawings, strict=True)
     )
     kind = "wide" if len(each.panels) > 1 else ""
     if row.columns == 3 <= len(each.panels):

@@ -12,8 +12,10 @@ from ccvr.report.figures.panel import Panel
 from ccvr.report.figures.table import FIGURES, Row
 from ccvr.report.palette import look
 from ccvr.report.runs import RunFiles
-from ccvr.report.svg import save_bytes
+from ccvr.report.svg import inline, num_values, save_bytes
 
+ROOM = 4_500_000
+"""Bytes of a page for its figures. Ten runs have 5 MB for all."""
 MOST_LETTERS = 60
 """Of a file's name: in the longest alphabet they and the rest are still a name that disks take."""
 ELSEWHERE = "See to its disk and permissions, or name another page: -o FILE"
@@ -45,6 +47,23 @@ def draw(runs: Sequence[RunFiles]) -> list[Drawn]:
     with look():
         found = [Drawn(row, tuple(_panels(row, runs))) for row in FIGURES]
     return [each for each in found if each.panels]
+
+
+def inlined(drawn: Sequence[Drawn], room: int = ROOM) -> dict[str, list[str]]:
+    """Figure → SVG of its panels, in ``room`` together: where that is short, those with most values on hover lose them."""
+    found = {each.row.id: _svg(each, telling=True) for each in drawn}
+    for each in sorted(drawn, key=lambda each: sum(num_values(panel.figure) for panel in each.panels), reverse=True):
+        if sum(len(svg.encode()) for panels in found.values() for svg in panels) <= room:
+            break
+        found[each.row.id] = _svg(each, telling=False)
+    return found
+
+
+def _svg(each: Drawn, *, telling: bool) -> list[str]:
+    return [
+        inline(panel.figure, f"{each.row.id}-{number}", panel.alt, telling=telling)
+        for number, panel in enumerate(each.panels)
+    ]
 
 
 def _panels(row: Row, runs: Sequence[RunFiles]) -> list[Panel]:

@@ -4,17 +4,12 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from itertools import accumulate
 
 from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, section, what_was_run
-from ccvr.report.drawn import Drawn
+from ccvr.report.drawn import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
 from ccvr.report.runs import RunFiles
-from ccvr.report.svg import weight
-
-ROOM = 1_800_000
-"""Bytes of the page for values on hover; ten runs with everything have 5 MB."""
 
 
 def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
@@ -23,7 +18,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
     title = f"{groups[0].name}: before and after calibration" if len(groups) == 1 else f"{len(runs)} runs compared"
     style, script = _part("page.css"), _part("page.js")
     sections = list(dict.fromkeys(each.row.section for each in drawn))
-    telling = _telling(drawn)
+    drawings = inlined(drawn)
     body = "\n".join(
         [
             '<a class="skip" href="#main">Skip to the content</a>',
@@ -35,7 +30,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             contents(drawn, sections),
             accuracies(groups),
             what_was_run(groups),
-            *(section(name, [each for each in drawn if each.row.section == name], telling) for name in sections),
+            *(section(name, [each for each in drawn if each.row.section == name], drawings) for name in sections),
             how_to_repeat(runs),
             "</main>",
         ]
@@ -52,14 +47,6 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
         f"<title>{as_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
-
-
-def _telling(drawn: Sequence[Drawn]) -> list[Drawn]:
-    """The figures whose values the page has room for on hover: the lightest first, each with all its panels."""
-    weights = {each.row.id: sum(weight(panel.figure) for panel in each.panels) for each in drawn}
-    lightest = sorted(drawn, key=lambda each: weights[each.row.id])
-    totals = accumulate(weights[each.row.id] for each in lightest)
-    return [each for each, total in zip(lightest, totals, strict=True) if total <= ROOM]
 
 
 def _part(name: str) -> str:

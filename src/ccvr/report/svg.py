@@ -20,8 +20,6 @@ from ccvr.report.palette import INK, PAPER, look
 from ccvr.report.text import plain
 
 HOVER, BREAK = "hover-", "\n"
-SHAPE = 110
-"""Bytes of a cell or point that tells something, without what it tells."""
 DPI = 200
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PNG = "data:image/png;base64,"
@@ -60,10 +58,9 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-def weight(figure: Figure) -> int:
-    """Bytes, about, that values on hover add to a page."""
-    texts = (_texts(str(artist.get_gid())) for artist in _telling(figure))
-    return sum(len(text.encode()) + SHAPE for found in texts for text in found)
+def num_values(figure: Figure) -> int:
+    """Values that the figure tells on hover."""
+    return sum(len(_texts(str(artist.get_gid()))) for artist in _telling(figure))
 
 
 def _telling(figure: Figure) -> list[Artist]:
@@ -152,7 +149,7 @@ def _picture(link: str) -> str:
     image = image.convert("RGB")
     if image.getcolors(256):
         return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
-    return min(link, _link(image, "JPEG", quality=90, subsampling=0), key=len)
+    return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)
 
 
 def _link(image: Image.Image, kind: str, **options: Any) -> str:

@@ -15,6 +15,8 @@ from ccvr.report.palette import SEQUENTIAL
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
+MOST_PIXELS = 160
+"""Of a picture of numbers, along each side."""
 LETTER, LINE = 0.078, 0.17
 """Inches of a letter and of a line, at the size of all text."""
 
@@ -75,8 +77,10 @@ def strips(mixes: Array, values: Array, rows: Names, columns: Names, scales: tup
         above.xaxis.set_ticks_position("top")
         above.xaxis.set_label_position("top")
         axes.set(ylim=(bands, 0), xlim=(0, width), xlabel="class")
-        for edge in range(1, bands):
-            axes.axhline(edge, color="white", linewidth=1.2)
+        edges = [(x, edge) for edge in range(1, bands) for x in (0, width, np.nan)]
+        axes.plot(
+            *zip(*edges, strict=True) if edges else ((), ()), color="white", linewidth=1.2 if bands <= 20 else 0.4
+        )
         _name(axes, columns, "x", turned=True)
         _name(axes, rows if number == 0 else (), "y")
         axes.set_ylabel("client" if number == 0 else "")
@@ -84,10 +88,24 @@ def strips(mixes: Array, values: Array, rows: Names, columns: Names, scales: tup
 
 
 def _picture(axes: Axes, matrix: Array, height: float, limits: tuple[float, float]) -> AxesImage:
-    """A matrix as one picture, ``height`` high, with a pixel for each number: thousands of cells are heavy."""
+    """A matrix as one picture, ``height`` high, with a pixel for each number: thousands of cells are heavy. Where there
+    are more numbers than can be seen, a pixel is the mean of some.
+    """
     low, high = limits
     extent = (0, matrix.shape[1], height, 0)
+    for axis in (0, 1):
+        matrix = _fewer(matrix, axis)
     return axes.imshow(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="none")
+
+
+def _fewer(matrix: Array, axis: int) -> Array:
+    """Means of neighbours along an axis, if it is long; a group with something that is not a number is not, either."""
+    length = matrix.shape[axis]
+    if length <= MOST_PIXELS:
+        return matrix
+    edges = np.linspace(0, length, MOST_PIXELS + 1).round().astype(int)
+    sizes = np.expand_dims(np.diff(edges), 1 - axis)
+    return np.asarray(np.add.reduceat(matrix, edges[:-1], axis=axis) / sizes)
 
 
 def _axes(figure: Figure, left: float, bottom: float, right: float, top: float) -> Axes:

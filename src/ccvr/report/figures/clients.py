@@ -12,8 +12,8 @@ from ccvr.report.figures.panel import Panel, of_each_run
 from ccvr.report.figures.rounds import by_round
 from ccvr.report.runs import RunFiles
 
-MOST_STRIPS = 200
-"""Rows of the figure that has every client and round; of more, rounds between first and last are left out."""
+MOST_STRIPS = 160
+"""Rows of the figure that has clients by round; of more, rounds between first and last are left out, and clients."""
 
 
 def label_distributions(runs: Sequence[RunFiles]) -> list[Panel]:
@@ -94,7 +94,9 @@ def _every_round(
     run: RunFiles, share: Array, most: float, clients: list[int], rounds: dict[int, dict[int, list[float]]]
 ) -> Panel:
     """Each client a band: on the left its label mix, on the right its head's norms, first round on top."""
-    number = min(len(rounds), max(2, MOST_STRIPS // len(clients)))
+    some = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_STRIPS // 2)).round().astype(int))
+    clients, share = [clients[i] for i in some], share[some]
+    number = min(len(rounds), MOST_STRIPS // len(clients))
     chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
     nothing = [np.nan] * len(run.class_names)
     norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)
@@ -106,7 +108,7 @@ def _every_round(
         f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "
         "mean of its head, beside the label mix of the client."
     )
-    return Panel(figure, alt, f"every client, rounds {chosen[0]} to {chosen[-1]} downwards")
+    return Panel(figure, alt, f"{len(clients)} clients, rounds {chosen[0]} to {chosen[-1]} downwards")
 
 
 def leans(runs: Sequence[RunFiles]) -> list[Panel]:

@@ -29,6 +29,7 @@ class Shape(NamedTuple):
 
 SHAPES = (Shape("round", "o", 2.2), Shape("projecting", "s", 2.0), Shape("round", "o", 3.6))
 """Of the first classes, one for each colour; of the next, and so on."""
+NUM_PENS = len(COLOURS) * len(SHAPES)
 
 
 def tsne(run: RunFiles) -> list[Panel]:
@@ -48,34 +49,60 @@ def tsne(run: RunFiles) -> list[Panel]:
         alt = f"t-SNE of {len(points):,} test features{some}, coloured by {title}; {right:.1f} % agree with the truth."
         figure, axes = sheet(4.3)
         found = arrays[key][drawn]
-        handles = [_cloud(axes, points[drawn], found == label, label) for label in classes]
+        for pen in sorted({label % NUM_PENS for label in classes}):
+            _cloud(axes, points[drawn], found % NUM_PENS == pen, pen)
         axes.set(xticks=[], yticks=[])
         axes.autoscale_view()
         axes.spines[:].set_visible(False)
         _name(axes, [(name, points[drawn][found == label]) for label, name in names.items() if label in found])
         if len(names) <= MOST_NAMES:
             columns = {"ncols": 5, "handletextpad": 0.1, "columnspacing": 0.8}
-            figure.legend(handles, list(names.values()), loc="outside lower center", **columns)
+            figure.legend(
+                [_mark(label) for label in classes], list(names.values()), loc="outside lower center", **columns
+            )
         panels.append(Panel(figure, alt, title))
     return panels
 
 
 def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
-    """Write each name on the point closest to the middle of its class, for whoever cannot tell the colours."""
+    """Write each name amid the points of its class, for whoever cannot tell the colours."""
     if len(clouds) > MOST_WRITTEN:
         return
+    few = len(clouds) <= MOST_NAMES
+    size = 8 if few else 5
+    extent = np.ptp(np.concatenate([points for _, points in clouds]), axis=0)
+    box = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
+    taken: list[tuple[Array, Array]] = []
     for name, points in clouds:
-        x, y = points[np.abs(points - np.median(points, axis=0)).sum(1).argmin()]
-        box = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.75}
-        axes.text(x, y, name, size=8 if len(clouds) <= MOST_NAMES else 5, ha="center", va="center", bbox=box)
+        room = extent * size / 8 * (0.016 * len(name), 0.035)
+        place = _free(points, room, taken)
+        taken.append((place, room))
+        axes.text(*place, name, size=size, ha="center", va="center", bbox=box if few else None)
 
 
-def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
-    """Draw the points of a class, and give the mark that stands for them in a legend.
+def _free(points: Array, room: Array, taken: Sequence[tuple[Array, Array]]) -> Array:
+    """The point closest to the middle at which a text of this size hides no other; without one, the closest."""
+    central = points[np.abs(points - np.median(points, axis=0)).sum(1).argsort(kind="stable")]
+    clear = (all((np.abs(each - place) > (room + other) / 2).any() for place, other in taken) for each in central)
+    return next((each for each, free in zip(central, clear, strict=True) if free), central[0])
+
+
+def _pen(number: int) -> tuple[str, Shape]:
+    return COLOURS[number % len(COLOURS)], SHAPES[number // len(COLOURS) % len(SHAPES)]
+
+
+def _mark(label: int) -> Line2D:
+    """What stands for the points of a class in a legend."""
+    colour, shape = _pen(label)
+    return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)
+
+
+def _cloud(axes: Axes, points: Array, chosen: Array, pen: int) -> None:
+    """Draw points in one colour and shape.
 
     One path of very short lines with thick ends: a marker for each point would be five times the bytes.
     """
-    colour, shape = COLOURS[label % len(COLOURS)], SHAPES[label // len(COLOURS) % len(SHAPES)]
+    colour, shape = _pen(pen)
     length = np.array([np.ptp(points[:, 0]) / 50_000, 0])
     ends = np.stack([points[chosen], points[chosen] + length], axis=1).reshape(-1, 2)
     if len(ends):
@@ -84,4 +111,3 @@ def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
         cloud = PathPatch(path, fc="none", ec=colour, lw=shape.size, capstyle=shape.cap)
         cloud.set_snap(False)  # and those that are snapped to one pixel, too
         axes.add_patch(cloud)
-    return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)

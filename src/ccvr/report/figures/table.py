@@ -37,7 +37,7 @@ FIGURES = (
         "Label mix and head of each client",
         "How much of a client's images each class is; norms of the head's rows after the client's training in the "
         "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
-        "tend to be longer: its head leans towards them. Of many rounds some are drawn, first and last among them.",
+        "tend to be longer: its head leans towards them. Of many clients and rounds some are drawn, first and last among them.",
         clients.clients_norms,
     ),
     Row(
@@ -158,7 +158,7 @@ FIGURES = (
         INSIDE,
         "Test features in the plane",
         "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
-        "features are good and the head is not. Of more than 2,000 points so many are drawn.",
+        "features are good and the head is not. Of more than 2,000 points, 2,000 are drawn.",
         of_each_run(plane.tsne),
         columns=3,
     ),
