@@ -50,7 +50,7 @@ def draw(runs: Sequence[RunFiles]) -> list[Drawn]:
 
 
 def inlined(drawn: Sequence[Drawn], room: int = ROOM) -> dict[str, list[str]]:
-    """Figure → SVG of its panels, in ``room`` together: where that is short, those with most values on hover lose them."""
+    """Figure → SVG of its panels, in ``room`` together: if need be, those with most values on hover lose them."""
     found = {each.row.id: _svg(each, telling=True) for each in drawn}
     for each in sorted(drawn, key=lambda each: sum(num_values(panel.figure) for panel in each.panels), reverse=True):
         if sum(len(svg.encode()) for panels in found.values() for svg in panels) <= room:

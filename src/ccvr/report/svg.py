@@ -143,10 +143,10 @@ def _picture(link: str) -> str:
     """A PNG in base64; where nothing of it is transparent, the same with a table of its colours if they are few, and as
     JPEG if they are many and that is smaller.
     """
-    image = Image.open(io.BytesIO(base64.b64decode(link.removeprefix(PNG))))
-    if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
+    opened = Image.open(io.BytesIO(base64.b64decode(link.removeprefix(PNG))))
+    if opened.mode == "RGBA" and opened.getchannel("A").getextrema() != (255, 255):
         return link
-    image = image.convert("RGB")
+    image = opened.convert("RGB")
     if image.getcolors(256):
         return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
     return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)

@@ -77,7 +77,7 @@ def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
         room = extent * size / 8 * (0.016 * len(name), 0.035)
         place = _free(points, room, taken)
         taken.append((place, room))
-        axes.text(*place, name, size=size, ha="center", va="center", bbox=box if few else None)
+        axes.text(place[0], place[1], name, size=size, ha="center", va="center", bbox=box if few else None)
 
 
 def _free(points: Array, room: Array, taken: Sequence[tuple[Array, Array]]) -> Array:

@@ -37,7 +37,8 @@ FIGURES = (
         "Label mix and head of each client",
         "How much of a client's images each class is; norms of the head's rows after the client's training in the "
         "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
-        "tend to be longer: its head leans towards them. Of many clients and rounds some are drawn, first and last among them.",
+        "tend to be longer: its head leans towards them. Of many clients and rounds some are drawn, first "
+        "and last among them.",
         clients.clients_norms,
     ),
     Row(
