@@ -62,7 +62,8 @@ def lines(
     figure, axes = sheet(3.0 + 0.16 * len(series) * (len(series) > 1))
     telling = sum(map(len, series.values())) <= MOST_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
-        axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour, label=shown(name))
+        axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour)
+        axes.plot([], [], pen.dash, color=pen.colour, marker=pen.marker if telling else None, label=shown(name))
         if telling:
             words = [f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})" for each in points]
             dots(axes, points, pen, words)

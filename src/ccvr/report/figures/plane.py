@@ -74,7 +74,7 @@ def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
     box = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
     taken: list[tuple[Array, Array]] = []
     for name, points in clouds:
-        room = extent * size / 8 * (0.016 * len(name), 0.035)
+        room = extent * size / 8 * (0.019 * len(name), 0.035)
         place = _free(points, room, taken)
         taken.append((place, room))
         axes.text(place[0], place[1], name, size=size, ha="center", va="center", bbox=box if few else None)
