@@ -35,7 +35,7 @@ def card(found: Group) -> str:
     worst = [(each, found.worst_class(each)) for each in dict.fromkeys([UNCALIBRATED, label])]
     words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
     lowest = f"<p>Worst class: {words}</p>" if words else ""
-    name = f'<p class="name"><b>{as_name(found.name)}</b><br>{as_name(found.about, 200)}</p>'
+    name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
     return f'<section class="card">{name}{head}{lowest}</section>'
 
 
