@@ -28,10 +28,24 @@ def test_pages_and_figures(finished: Path, ccvr: Command, tmp_path: Path) -> Non
     shutil.copytree(finished, tmp_path / "b")
     assert ccvr("report", "a") == (0, "Report: a/report.html\n", "")
     assert ccvr("report", "a", "b", "--figures", "svg") == (0, "Report: report.html\n", "")
-    assert (tmp_path / "figures" / "accuracy.svg").is_file()
+    assert (tmp_path / "report-figures" / "accuracy.svg").is_file()
     assert ccvr("report", "a", "-o", "sub/p.html", "--figures", "png", "--quiet") == (0, "", "")
     assert (tmp_path / "sub" / "p.html").read_bytes() == (tmp_path / "a" / "report.html").read_bytes()
     assert (tmp_path / "a" / "figures" / "accuracy.png").is_file()
+
+
+def test_exported_figures_stay_until_they_are_asked_for_again(finished: Path, ccvr: Command, tmp_path: Path) -> None:
+    for name in "abc":
+        shutil.copytree(finished, tmp_path / name)
+    assert ccvr("report", "a", "--figures", "svg").code == 0
+    assert ccvr("report", "a", "b", "-o", "one.html", "--figures", "svg").code == 0
+    kept = [*(tmp_path / "a" / "figures").iterdir(), *(tmp_path / "one-figures").iterdir()]
+    assert len(kept) > 20
+    assert ccvr("report", "a").code == 0
+    assert ccvr("calibrate", "a", "--method", "ccvr,label=more,epochs=1", "--quiet") == (0, "", "")
+    assert ccvr("report", "b", "c", "-o", "two.html", "--figures", "svg").code == 0
+    assert ccvr("report", "a", "b", "-o", "one.html").code == 0
+    assert all(path.is_file() for path in kept)
 
 
 def test_a_run_that_calibrates_nothing(ccvr: Command, tmp_path: Path) -> None:

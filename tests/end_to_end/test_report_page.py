@@ -91,6 +91,33 @@ def test_the_page_is_as_wide_as_the_screen(page: Page, width: int) -> None:
     assert page.value("document.documentElement.scrollWidth") <= width
 
 
+def test_on_a_phone_the_numbers_of_every_head_are_seen(page: Page) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    edges = page.value("[...document.querySelectorAll('#heads td')].map(e => e.getBoundingClientRect().right)")
+    assert len(edges) > 9
+    assert max(edges) <= 390
+
+
+def test_a_table_of_few_rows_is_seen_whole_and_a_wide_one_shows_that_it_goes_on(hostile: Page) -> None:
+    tables = "[...document.querySelectorAll('.scroll')].filter(e => e.checkVisibility())"
+    for width in (1280, 390):
+        hostile.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+        assert hostile.value(f"{tables}.map(e => e.scrollHeight > e.clientHeight + 1)") == [False, False]
+    assert hostile.value(f"{tables}.map(e => e.scrollWidth > e.clientWidth + 1)") == [False, True]
+    assert hostile.value(f"getComputedStyle({tables}[1]).backgroundAttachment") == "local, local, scroll, scroll"
+
+
+def test_nothing_is_folded_in_print(page: Page) -> None:
+    folded = "document.querySelectorAll('details:not([open])').length"
+    page.value("document.querySelectorAll('details').forEach(each => each.open = false)")
+    before = page.value(folded)
+    assert before >= 2
+    page.value("dispatchEvent(new Event('beforeprint'))")
+    assert page.value(folded) == 0
+    page.value("dispatchEvent(new Event('afterprint'))")
+    assert page.value(folded) == before
+
+
 def test_the_first_key_skips_to_the_content(page: Page) -> None:
     page.value("document.activeElement.blur(), window.getSelection().removeAllRanges()")
     page.press("Tab", 9)

@@ -75,8 +75,11 @@ def analyses() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
         "confusion": ({"confusion": rng.integers(1, 20, (3, 3, 3))}, {"heads": heads}),
         "norms": ({"norms": rng.random((3, 3)) + 1, **leans}, {"heads": heads}),
         "cka": ({"cka": likeness}, cka),
-        "cka-against": ({"cka": likeness}, cka),
-        "separability": ({"distances": np.ones((3, 3))}, {"mean": 1.25, "gains": {"ccvr": 6.1, "oracle": 8.5}}),
+        "cka-against": ({"cka": likeness**0.5}, {**cka, "mean": [0.95, 0.9, 0.5], "run": "iid"}),
+        "separability": (
+            {"distances": np.ones((3, 3)), "classes": np.arange(3)},
+            {"mean": 1.25, "gains": {"ccvr": 6.1, "oracle": 8.5}},
+        ),
         "tsne": ({"points": rng.random((50, 2)), **labels}, {"after": "ccvr"}),
         "inversion": (pictures | scores, {"numbers": [1, 3], "client": 1, "class": 2}),
     }

@@ -4,7 +4,9 @@ import html
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -16,14 +18,15 @@ from safetensors.numpy import save_file
 
 from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
-from ccvr.report.drawn import draw, save_figures
+from ccvr.report.drawn import ROOM, draw, inlined, save_figures
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group
 from ccvr.report.page import page
 from ccvr.report.runs import RunFiles, read_runs
+from ccvr.report.svg import inline
 from tests.report.conftest import CALIBRATION, MakeRun, analyses, record, results, spec, write_run
 from tests.report.hostile import HOSTILE, write_hostile_runs
-from tests.report.realistic import POINTS, write_realistic_run
+from tests.report.realistic import POINTS, Shape, write_realistic_run
 
 
 class Seen(HTMLParser):
@@ -88,7 +91,12 @@ class TestNumbers:
         ]
 
     def test_bars_tell_the_recalls(self, one: str) -> None:
-        for words in ("cat, uncalibrated: 50.00 %", "dog, ccvr: 70.00 %", "oracle: 70.00 %", "run: 60 % (round 3)"):
+        for words in (
+            "cat, uncalibrated: 50.00 %",
+            "dog, ccvr: 70.00 %",
+            "oracle: 70.00 %",
+            "run (fedavg): 60 % (round 3)",
+        ):
             assert f"<title>{words}</title>" in one
 
     def test_seeds_are_taken_together(self, make_run: MakeRun) -> None:
@@ -100,13 +108,44 @@ class TestNumbers:
         assert [len(each.runs) for each in groups] == [3, 1]
         assert [each.name for each in groups] == [
             "digits, dirichlet 0.1, fedavg, training.lr 0.01",
+            "other (fedavg)",
+        ]
+        assert [each.about for each in groups] == [
+            "3 seeds: s0 (fedavg), s1 (fedavg), s2 (fedavg)",
             "digits, dirichlet 0.1, fedavg, training.lr 0.5",
         ]
         assert groups[0].accuracy("ccvr") == Spread(mean(afters), stdev(afters))
         assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page(runs, [])
 
     def test_it_can_be_repeated(self, one: str) -> None:
-        assert "<pre>ccvr run --out &#x27;a folder&#x27;</pre>" in one
+        (said,) = re.findall("<pre>(.*?)</pre>", one, re.DOTALL)
+        assert html.unescape(said).splitlines() == [
+            "ccvr run --out 'a folder'",
+            "ccvr analyze RUN --only cka confusion inversion norms separability tsne --against iid --points 50",
+        ]
+
+    def test_calibrations_that_were_added_can_be_repeated(self, make_run: MakeRun) -> None:
+        path = make_run(analyzed=False)
+        later = [{"command": ["ccvr", "calibrate", "a folder", "--method", f"lda,label={i}"]} for i in (1, 2)]
+        (path / "provenance.json").write_text(json.dumps({"command": ["ccvr", "run"], "calibrated": later}))
+        (said,) = re.findall("<pre>(.*?)</pre>", page_of(path), re.DOTALL)
+        added = [f"ccvr calibrate 'a folder' --method lda,label={i}" for i in (1, 2)]
+        assert html.unescape(said).splitlines() == ["ccvr run", *added]
+
+    def test_a_run_has_one_name_everywhere(self, make_run: MakeRun) -> None:
+        other = make_run("b", made=spec(training__algorithm="moon"), analyzed=False)
+        text = html.unescape(page_of(make_run("a", analyzed=False), other))
+        card, *_ = re.findall('<section class="card">.*?</section>', text)
+        assert "<bdi>a (fedavg)</bdi>" in card
+        assert "<bdi>digits, dirichlet 0.1, fedavg" in card
+        for place in (
+            "<td class=run><bdi>{}",
+            '<th scope="col"><bdi>{}',
+            "<p><bdi>{} · ",
+            "<h3><bdi>{}",
+            "<title>{}: 60 %",
+        ):
+            assert place.format("a (fedavg)") in text
 
 
 class TestFigures:
@@ -133,14 +172,19 @@ class TestFigures:
         for label in said["accuracy"]:
             said["per_class_recall"].setdefault(label, [1.0, 2.0, 3.0])
             said["client_accuracy"].setdefault(label, {"mean": 1.0, "worst": 1.0, "p10": 1.0})
-        one = make_run("one", made=spec(data__name="cifar10"), said=said, analyzed=False)
-        two = make_run("two", made=spec(data__name="cifar10", partition__num_clients=50), analyzed=False)
+        one = make_run("one", made=papers(), said=said, analyzed=False)
+        two = make_run("two", made=papers(partition__num_clients=50), analyzed=False)
         text = page_of(one, two)
         assert {"virtual", "clients", "amounts"} <= set(drawn_ids(text))
         assert "60.50 % with 50, 67.63 % with 100, 65.00 % with 500" in text
-        assert "<title>paper, CCVR: 61.07</title>" in text
-        assert "<title>paper, before: 57.94</title>" in text
+        assert "<title>paper, 100 × 10: 61.07</title>" in text
+        assert "<title>paper, 100 × 10, before: 57.94</title>" in text
         assert "none: 61.50 %, 100: 65.00 %, all: 70.00 %" in text
+        other = {"model__name": "resnet18"}, {"partition__num_clients": 50}, {"training__client_fraction": 0.5}
+        for number, change in enumerate(other):
+            text = page_of(make_run(f"other-{number}", made=papers(**change), said=said, analyzed=False))
+            assert {"virtual", "amounts"} <= set(drawn_ids(text))
+            assert "<title>paper" not in text, change
 
     def test_every_drawing_has_words_and_a_size(self, two: str) -> None:
         drawings = Seen(two).all("svg")
@@ -168,23 +212,42 @@ class TestFigures:
         save_figures(draw(runs)[:4], tmp_path / "figures", ["svg", "png", "pdf"])
         assert {path: path.read_bytes() for path in paths} == before
 
-    def test_files_of_an_earlier_report_are_removed_and_no_others(self, make_run: MakeRun, tmp_path: Path) -> None:
-        found = draw(read_runs([make_run(analyzed=False)]))[:2]
+    def test_files_of_an_earlier_report_are_replaced_and_no_others(self, make_run: MakeRun, tmp_path: Path) -> None:
+        found = draw(read_runs([make_run(analyzed=False)]))
         folder = tmp_path / "figures"
-        save_figures(found, folder, ["svg"])
+        save_figures(found[:1], folder, ["svg", "png"])
+        save_figures(found[2:3], folder, ["png"])
         (folder / "mine.svg").write_text("the user's")
         (tmp_path / "precious.svg").write_text("the user's")
         with (folder / ".written").open("a") as file:
             file.write("../precious.svg\n")  # nothing outside the folder, whatever the list says
-        (second,) = save_figures(found[:1], folder, ["svg"])
-        assert {path.name for path in folder.iterdir()} == {second.name, "mine.svg", ".written"}
+        names = ["labels.svg", "accuracy.png", "mine.svg", ".written"]
+        assert {path.name for path in folder.iterdir()} == set(names), "what was asked for again, and that alone"
+        assert save_figures(found, folder, []) == []
+        assert {path.name for path in folder.iterdir()} == set(names), "a report without figures touches none"
+        save_figures(found[2:3], folder, ["svg"])
+        assert {path.name for path in folder.iterdir()} == {"accuracy.svg", *names[1:]}
         assert (tmp_path / "precious.svg").exists()
-        save_figures(found, folder, [])
-        assert [path.name for path in folder.iterdir()] == ["mine.svg"]
-        (folder / "mine.svg").unlink()
-        save_figures(found[:1], folder, ["svg"])
-        save_figures(found, folder, [])
-        assert not folder.exists()
+
+    def test_files_are_named_by_what_they_show(self, make_run: MakeRun, tmp_path: Path) -> None:
+        runs = read_runs([make_run("one"), make_run("two.b", made=spec(training__algorithm="moon"))])
+        found = {each.row.id: [name for name, _ in each.named()] for each in draw(runs)}
+        assert found["labels"] == ["labels-one-fedavg", "labels-two-b-moon"]
+        assert found["cka"] == ["cka"]
+        assert found["cka-pairs"][:2] == ["cka-pairs-one-fedavg-a", "cka-pairs-one-fedavg-b"]
+        assert found["confusion"][-1] == "confusion-two-b-moon-ccvr"
+        assert found["loss"] == ["loss-on-the-test-set", "loss-on-the-clients-before-averaging"]
+
+    def test_names_of_files_are_there_once_whatever_the_names_of_runs(self, tmp_path: Path) -> None:
+        drawn = draw(read_runs(write_hostile_runs(tmp_path)))
+        same = replace(
+            drawn[0], panels=tuple(replace(drawn[0].panels[0], name=n) for n in ("A b", "a/B", "猫" * 99, ""))
+        )
+        assert [name for name, _ in same.named()] == ["labels-a-b", "labels-a-b-2", f"labels-{'猫' * 60}", "labels"]
+        names = [name for each in [*drawn, same] for name, _ in each.named()]
+        assert all(re.fullmatch(r"[\w-]+", name) and len(name.encode()) < 240 for name in names)
+        for each in drawn:
+            assert len({name.lower() for name, _ in each.named()}) == len(each.panels)
 
     def test_many_classes(self, make_run: MakeRun) -> None:
         path = make_run(analyzed=False)
@@ -205,7 +268,7 @@ class TestOddRuns:
         )
         text = page_of(path)
         assert "The model is saved without calibration." in text
-        assert "separability" not in drawn_ids(text)
+        assert "separability" not in drawn_ids(page_of(path, shutil.copytree(path, path.with_name("other"))))
         assert {"heads", "recall", "confusion", "norms", "tsne"} <= set(drawn_ids(text))
 
     def test_of_other_data_and_models(self, make_run: MakeRun) -> None:
@@ -236,7 +299,7 @@ class TestOddRuns:
         text = page_of(path)
         assert "<title>run (fedavg), a: 0.900</title>" in text
         assert "<title>run (fedavg), b: nan</title>" not in text
-        assert "<title>run: nan % (round 2)</title>" not in text
+        assert "<title>run (fedavg): nan % (round 2)</title>" not in text
         assert "lowest in head" in text
 
     @pytest.mark.parametrize("value", [float("nan"), float("inf"), "67", None, [1]])
@@ -252,6 +315,15 @@ class TestOddRuns:
         said["per_class_recall"]["ccvr"] = row
         with pytest.raises(RunError, match="does not say all"):
             RunFiles.read(make_run(said=said))
+
+
+def papers(**changes: Any) -> dict[str, Any]:
+    """A spec that has the paper's data, owners and network."""
+    made = {**spec(data__name="cifar10", partition__num_clients=10), "model": {"name": "simple-cnn"}}
+    for name, value in changes.items():
+        section, _, field = name.partition("__")
+        made[section] = {**made[section], field: value}
+    return made
 
 
 def uncalibrated(said: dict[str, Any]) -> dict[str, Any]:
@@ -297,16 +369,40 @@ class TestSize:
     def test_the_same_files_give_the_same_bytes(self, one: str, make_run: MakeRun) -> None:
         assert page_of(make_run()) == one
 
-    @pytest.mark.parametrize("number", [3, pytest.param(10, marks=pytest.mark.slow)])
-    def test_runs_with_everything_are_light(self, number: int, tmp_path: Path) -> None:
-        """Ten have 5 MB."""
-        paths = [write_realistic_run(tmp_path / f"run-{each}", each) for each in range(number)]
+    def test_values_on_hover_go_where_there_is_no_room_the_most_first(self, make_run: MakeRun) -> None:
+        found = draw(read_runs([make_run()]))[:4]
+        inlined(found)  # matplotlib's layout settles when it is drawn for the first time
+        full = {key: "".join(panels) for key, panels in inlined(found).items()}
+        values = {key: text.count("<title>") for key, text in full.items()}
+        most = max(values, key=lambda key: values[key])
+        room = sum(len(text.encode()) for text in full.values()) - 1
+        less = {key: "".join(panels) for key, panels in inlined(found, room).items()}
+        assert values[most] > 30
+        assert less.pop(most).count("<title>") == 0
+        assert less == {key: text for key, text in full.items() if key != most}
+        assert "<title>" not in "".join(chain(*inlined(found, 0).values()))
+        assert {key: "".join(panels) for key, panels in inlined(found).items()} == full, "figures stay as they were"
+
+    @pytest.mark.parametrize("shape", [Shape(10, 10, 100), Shape(15, 15, 20), Shape(100, 100, 200)], ids=str)
+    @pytest.mark.slow
+    def test_ten_runs_with_everything_are_light(self, shape: Shape, tmp_path: Path) -> None:
+        paths = [write_realistic_run(tmp_path / f"run-{each}", each, shape) for each in range(10)]
         runs = read_runs(paths)
         found = draw(runs)
         assert {row.id for row in FIGURES} - {each.row.id for each in found} == {"clients", "amounts"}
         text = page(runs, found)
-        assert 300_000 * number < len(text.encode()) < 500_000 * number
+        assert 3_000_000 < len(text.encode()) <= 5_000_000
         assert f"t-SNE of {POINTS:,} test features, of which 2,000 are drawn" in text
+
+    @pytest.mark.parametrize("shape", [Shape(10, 10, 30), Shape(15, 15, 20), Shape(100, 100, 30)], ids=str)
+    def test_ten_times_what_each_run_has_leaves_room(self, shape: Shape, tmp_path: Path) -> None:
+        """Without values on hover, which give way; figures in which runs stand together are few."""
+        together = {"lean", "accuracy", "loss", "cka", "time", "separability"}
+        found = draw(read_runs([write_realistic_run(tmp_path / "run", 0, shape)]))
+        own = [panel for each in found if each.row.id not in together for panel in each.panels]
+        assert len(own) == 23
+        size = sum(len(inline(panel.figure, "x", panel.alt, telling=False)) for panel in own)
+        assert 200_000 < size < 0.09 * ROOM
 
 
 class TestDamage:

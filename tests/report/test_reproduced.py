@@ -26,7 +26,7 @@ def rows(heads):
 VIRTUAL = rows(["uncalibrated", "ccvr-m50", "ccvr-m100", "ccvr-m2000"])
 REAL = rows(["uncalibrated", "oracle", "oracle-partial-1000", "oracle-partial-100"])
 PANELS = {
-    "figure1": 3 * 2 * 2,  # three layers, each run and what it is compared with
+    "figure1": 3 * 3,  # three layers, two runs and the one that both are compared with
     "figure2": 1,
     "figure3": 3 * 2,  # labels, first round, last round
     "figure4": 1,

@@ -30,8 +30,8 @@ class ReportArguments:
     out: Annotated[Path | None, arg(aliases=("-o",))] = None
     """The page; without it RUN/report.html for one run, report.html here for several."""
     figures: tuple[Kind, ...] = ()
-    """Keep the figures as files of these kinds, too, in RUN/figures, or beside the page of several runs. Files that an
-    earlier report left there are removed."""
+    """Keep the figures as files of these kinds, too: of one run in RUN/figures, of several in PAGE-figures beside
+    PAGE.html. They take the place of files of these kinds that an earlier report left there."""
     quiet: bool = False
     """Print errors only."""
 
@@ -52,5 +52,6 @@ def write_report(runs: Sequence[Path], out: Path | None = None, *, kinds: Sequen
     found = read_runs(runs)
     drawn = draw(found)
     write_atomically(path, page(found, drawn).encode(), remedy=ELSEWHERE)
-    save_figures(drawn, (runs[0] if len(runs) == 1 else path.parent) / "figures", kinds)
+    folder = runs[0] / "figures" if len(runs) == 1 else path.with_name(f"{path.stem}-figures")
+    save_figures(drawn, folder, kinds)
     return path

@@ -1,14 +1,13 @@
 """The parts of the page, from top to bottom."""
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccvr.report.drawn import Drawn
 from ccvr.report.groups import Group, Spread
-from ccvr.report.markup import as_name, as_setting, as_text, headline_number, number_cell, spread_cell
+from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
+from ccvr.report.repeat import commands
 from ccvr.report.runs import UNCALIBRATED, RunFiles
-from ccvr.report.svg import inline
 
 FIELDS = (
     *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
@@ -16,13 +15,16 @@ FIELDS = (
     *("training.lr", "training.client_fraction", "calibration.methods"),
 )
 """Fields of the spec that are shown at once; the rest unfolds."""
+NUMBERS = ("accuracy, %", "gain", "worst class, %", "worst client, %")
+"""Columns of the table of heads; what matters most is seen first on a narrow screen."""
+MOST_ROWS = 60
+"""Of a table that is seen whole; a longer one scrolls in itself."""
 
 
 def card(found: Group) -> str:
     """The headline of one group: before → after, gain, worst class."""
     label = found.deployed
     before, after, gain = found.accuracy(UNCALIBRATED), found.accuracy(label), found.gain(label)
-    seeds = f", {len(found.runs)} seeds" if len(found.runs) > 1 else ""
     if label == UNCALIBRATED:
         head = f'<p class="big">{headline_number(before, "before")}</p><p>The model is saved without calibration.</p>'
     else:
@@ -33,7 +35,8 @@ def card(found: Group) -> str:
     worst = [(each, found.worst_class(each)) for each in dict.fromkeys([UNCALIBRATED, label])]
     words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
     lowest = f"<p>Worst class: {words}</p>" if words else ""
-    return f'<section class="card"><h2>{as_name(found.name)}{seeds}</h2>{head}{lowest}</section>'
+    name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
+    return f'<section class="card">{name}{head}{lowest}</section>'
 
 
 def _worst(found: Group, label: str, value: Spread) -> str:
@@ -63,31 +66,37 @@ def _id(section: str) -> str:
 
 def accuracies(groups: Sequence[Group]) -> str:
     """Every head of every group: mean ± standard deviation over seeds."""
-    several = any(len(each.runs) > 1 for each in groups)
-    words, numbers = ["run", "head"][len(groups) == 1 :], ["accuracy, %", "gain", "worst class, %", "worst client, %"]
-    numbers += ["seeds"] * several
-    head = "".join(_header(name) for name in words) + "".join(_header(name, " class=n") for name in numbers)
+    kinds = {"run": " class=run", "head": "", **dict.fromkeys(NUMBERS, " class=n")}
+    head = "".join(_header(name, kind) for name, kind in kinds.items() if name != "run" or len(groups) > 1)
     rows = []
     for each in groups:
         for label in each.heads:
             star = " *" if label == each.deployed else ""
             cells = [
-                f"<td>{as_name(each.name)}</td>" * (len(groups) > 1),
+                f"<td class=run>{as_name(each.name)}</td>" * (len(groups) > 1),
                 f"<td>{as_name(label)}{star}</td>",
                 spread_cell(each.accuracy(label)),
                 spread_cell(None if label == UNCALIBRATED else each.gain(label), "+"),
                 spread_cell(each.worst_class(label)),
                 spread_cell(each.worst_client(label)),
-                number_cell(str(len(each.runs)), len(each.runs)) * several,
             ]
             rows.append(f"<tr>{''.join(cells)}</tr>")
-    note = " Mean ± standard deviation over seeds." if several else ""
+    note = " Mean ± standard deviation over seeds." if any(len(each.runs) > 1 for each in groups) else ""
     return (
         '<h2 id="accuracies">Accuracy</h2><p class="faint">On the test set; gain in points over the trained head. '
         f"* saved as the run's model.{note} The headers sort.</p>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy of every head">'
-        f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        + _scrolling(
+            f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>',
+            len(rows),
+            "Accuracy of every head",
+        )
     )
+
+
+def _scrolling(table: str, rows: int, what: str) -> str:
+    """A table that may be wider than the screen; if it is long, it scrolls in itself."""
+    tall = " tall" if rows > MOST_ROWS else ""
+    return f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{what}">{table}</div>'
 
 
 def _header(name: str, kind: str = "") -> str:
@@ -113,24 +122,23 @@ def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
         + "</tr>"
         for key in keys
     )
-    return (
-        '<div class="scroll" tabindex="0" role="region" aria-label="Fields of the spec">'
-        f'<table><thead><tr><th scope="col">field</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    table = (
+        f'<table class="settings"><thead><tr><th scope="col">field</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
     )
+    return _scrolling(table, 0, "Fields of the spec")
 
 
-def section(name: str, drawn: Sequence[Drawn]) -> str:
-    return f'<h2 id="{_id(name)}">{name}</h2><div class="figures">{"".join(map(_figure, drawn))}</div>'
+def section(name: str, drawn: Sequence[Drawn], drawings: Mapping[str, Sequence[str]]) -> str:
+    """A section with its figures; ``drawings`` has the SVG of their panels."""
+    figures = "".join(_figure(each, drawings[each.row.id]) for each in drawn)
+    return f'<h2 id="{_id(name)}">{name}</h2><div class="figures">{figures}</div>'
 
 
-def _figure(each: Drawn) -> str:
+def _figure(each: Drawn, drawings: Sequence[str]) -> str:
     row = each.row
     panels = "".join(
-        '<div class="panel">'
-        + (f"<p>{as_name(panel.name)}</p>" if len(each.panels) > 1 else "")
-        + inline(panel.figure, f"{row.id}-{number}", panel.alt)
-        + "</div>"
-        for number, panel in enumerate(each.panels)
+        '<div class="panel">' + (f"<p>{as_name(panel.name)}</p>" if len(each.panels) > 1 else "") + drawing + "</div>"
+        for panel, drawing in zip(each.panels, drawings, strict=True)
     )
     kind = "wide" if len(each.panels) > 1 else ""
     if row.columns == 3 <= len(each.panels):
@@ -143,11 +151,12 @@ def _figure(each: Drawn) -> str:
 
 
 def how_to_repeat(runs: Sequence[RunFiles]) -> str:
-    parts = ['<h2 id="repeat">How to repeat it</h2>']
+    parts = [
+        '<h2 id="repeat">How to repeat it</h2><p class="faint">The run, calibrations that were added to it, and what '
+        "looked into it. RUN is the run's folder.</p>"
+    ]
     for run in runs:
         found = run.provenance
-        command = found.get("command")
-        words = shlex.join(map(str, command)) if isinstance(command, list) else "ccvr run spec.toml"
         facts = {
             "commit": found.get("commit"),
             "seed": run.spec.get("seed"),
@@ -159,7 +168,7 @@ def how_to_repeat(runs: Sequence[RunFiles]) -> str:
             f'<tr><th scope="row">{as_text(key)}</th><td>{as_setting(value)}</td></tr>' for key, value in facts.items()
         )
         parts.append(
-            f"<h3>{as_name(run.name)}</h3><pre>{as_text(words)}</pre>"
+            f"<h3>{as_name(run.label)}</h3><pre>{as_text(chr(10).join(commands(run)))}</pre>"
             f"<details><summary>Commit, versions, machine</summary><table><tbody>{rows}</tbody></table></details>"
         )
     return "".join(parts)

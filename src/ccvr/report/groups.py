@@ -27,9 +27,11 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Repeats of one run."""
+    """Repeats of one run. One run has its own name; several are named by what was run."""
 
     name: str
+    about: str
+    """What was run; of several, which runs these are."""
     runs: tuple[RunFiles, ...]
 
     @property
@@ -61,7 +63,7 @@ class Group:
 
 
 def group(runs: Sequence[RunFiles]) -> list[Group]:
-    """Groups in the order of their first runs, named by what was run and by what sets them apart."""
+    """Groups in the order of their first runs."""
     found: list[list[RunFiles]] = []
     for run in runs:
         home = next((each for each in found if each[0].settings == run.settings), None)
@@ -70,10 +72,16 @@ def group(runs: Sequence[RunFiles]) -> list[Group]:
         else:
             home.append(run)
     firsts = [each[0] for each in found]
-    return [Group(_name(each[0], firsts), tuple(each)) for each in found]
+    return [_group(tuple(each), _what(each[0], firsts)) for each in found]
 
 
-def _name(run: RunFiles, others: Sequence[RunFiles]) -> str:
+def _group(runs: tuple[RunFiles, ...], what: str) -> Group:
+    names = ", ".join(run.label for run in runs)
+    return Group(names, what, runs) if len(runs) == 1 else Group(what, f"{len(runs)} seeds: {names}", runs)
+
+
+def _what(run: RunFiles, others: Sequence[RunFiles]) -> str:
+    """What was run, and what sets it apart from others of the same data, owners and algorithm."""
     alike = [other.settings for other in others if other.what == run.what and other is not run]
     apart = {key: value for key, value in run.settings.items() if any(value != each.get(key) for each in alike)}
     return ", ".join([run.what, *(f"{key} {_short(value)}" for key, value in list(apart.items())[:MOST_DIFFERENCES])])

@@ -17,3 +17,12 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...rows);
   });
 }
+// On paper nothing unfolds: what is folded is opened for as long as the page prints.
+let opened = [];
+addEventListener("beforeprint", () => {
+  opened = [...document.querySelectorAll("details:not([open])")];
+  for (const each of opened) each.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const each of opened) each.open = false;
+});

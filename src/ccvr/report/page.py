@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, section, what_was_run
-from ccvr.report.drawn import Drawn
+from ccvr.report.drawn import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
 from ccvr.report.runs import RunFiles
@@ -18,6 +18,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
     title = f"{groups[0].name}: before and after calibration" if len(groups) == 1 else f"{len(runs)} runs compared"
     style, script = _part("page.css"), _part("page.js")
     sections = list(dict.fromkeys(each.row.section for each in drawn))
+    drawings = inlined(drawn)
     body = "\n".join(
         [
             '<a class="skip" href="#main">Skip to the content</a>',
@@ -29,7 +30,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             contents(drawn, sections),
             accuracies(groups),
             what_was_run(groups),
-            *(section(name, [each for each in drawn if each.row.section == name]) for name in sections),
+            *(section(name, [each for each in drawn if each.row.section == name], drawings) for name in sections),
             how_to_repeat(runs),
             "</main>",
         ]

@@ -3,6 +3,8 @@
 from ccvr.report.published import published
 
 ALPHAS = (0.5, 0.1, 0.05)
+MODEL, NUM_CLIENTS = "simple-cnn", 10
+"""What the numbers are of, but for the sweep over clients."""
 ALGORITHMS = ("fedavg", "fedprox", "moon")
 
 

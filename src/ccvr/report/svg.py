@@ -4,15 +4,19 @@ import base64
 import io
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ccvr.report.palette import INK, look
+from ccvr.report.palette import INK, PAPER, look
 from ccvr.report.text import plain
 
 HOVER, BREAK = "hover-", "\n"
@@ -54,9 +58,35 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-def inline(figure: Figure, name: str, alt: str) -> str:
-    """SVG for a page; ``name`` keeps its ids apart from those of other figures, ``alt`` says what it shows."""
-    root = ElementTree.fromstring(save_bytes(figure, "svg"))
+def num_values(figure: Figure) -> int:
+    """Values that the figure tells on hover."""
+    return sum(len(_texts(str(artist.get_gid()))) for artist in _telling(figure))
+
+
+def _telling(figure: Figure) -> list[Artist]:
+    """The artists that tell something on hover."""
+    return figure.findobj(lambda artist: str(artist.get_gid()).startswith(HOVER))
+
+
+@contextmanager
+def _silent(figure: Figure) -> Iterator[None]:
+    """For a while nothing tells its values, and cells are one picture."""
+    kept = [(artist, artist.get_gid(), artist.get_rasterized()) for artist in _telling(figure)]
+    for artist, _, _ in kept:
+        artist.set_gid(None)
+        artist.set_rasterized(isinstance(artist, QuadMesh))
+    yield
+    for artist, gid, rasterized in kept:
+        artist.set_gid(gid)
+        artist.set_rasterized(rasterized)
+
+
+def inline(figure: Figure, name: str, alt: str, *, telling: bool = True) -> str:
+    """SVG for a page; ``name`` keeps its ids apart from those of other figures, ``alt`` says what it shows; if it is
+    not ``telling``, there are no values on hover and it is lighter.
+    """
+    with nullcontext() if telling else _silent(figure):
+        root = ElementTree.fromstring(save_bytes(figure, "svg"))
     referred = {word for each in root.iter() for value in each.attrib.values() for word in _references(value)}
     for element in list(root.iter()):
         _titles(element)
@@ -71,11 +101,15 @@ def _references(value: str) -> list[str]:
     return re.findall(r"^(?:url\()?#([^)]+)", value)
 
 
+def _texts(gid: str) -> list[str]:
+    return bytes.fromhex(gid.removeprefix(HOVER)).decode().split(BREAK)
+
+
 def _titles(element: Element) -> None:
     """Take the texts of a hover out of the id: one for all, or one for each marker of a line or cell of a mesh."""
     if not element.get("id", "").startswith(HOVER):
         return
-    texts = bytes.fromhex(element.attrib.pop("id").removeprefix(HOVER)).decode().split(BREAK)
+    texts = _texts(element.attrib.pop("id"))
     marks = [element] if len(texts) == 1 else list(element.iter(f"{SVG}use")) or list(element.iter(f"{SVG}path"))
     for mark, text in zip(marks, texts, strict=True):
         title = Element(f"{SVG}title")
@@ -106,15 +140,22 @@ def _lighten(element: Element, name: str, referred: set[str]) -> None:
 
 
 def _picture(link: str) -> str:
-    """A PNG in base64, or the same as JPEG where that is smaller and nothing of it is transparent."""
-    png = base64.b64decode(link.removeprefix(PNG))
-    image = Image.open(io.BytesIO(png))
-    if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
+    """A PNG in base64; where nothing of it is transparent, the same with a table of its colours if they are few, and as
+    JPEG if they are many and that is smaller.
+    """
+    opened = Image.open(io.BytesIO(base64.b64decode(link.removeprefix(PNG))))
+    if opened.mode == "RGBA" and opened.getchannel("A").getextrema() != (255, 255):
         return link
+    image = opened.convert("RGB")
+    if image.getcolors(256):
+        return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
+    return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)
+
+
+def _link(image: Image.Image, kind: str, **options: Any) -> str:
     file = io.BytesIO()
-    image.convert("RGB").save(file, "JPEG", quality=90, subsampling=0)
-    jpeg = base64.b64encode(file.getvalue()).decode()
-    return f"data:image/jpeg;base64,{jpeg}" if len(jpeg) < len(link) else link
+    image.save(file, kind, **options)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _numbers(text: str) -> str:
@@ -129,7 +170,9 @@ def _numbers(text: str) -> str:
 
 def _style(text: str) -> str:
     """Text and axes in the page's own colour; the page chooses the font, too."""
-    parts = [part.strip().replace(": ", ":") for part in text.replace(INK, "currentColor").split(";")]
+    for own, of_page in ((INK, "currentColor"), (PAPER, "var(--paper)")):
+        text = text.replace(own, of_page)
+    parts = [part.strip().replace(": ", ":") for part in text.split(";")]
     return ";".join(part for part in parts if part not in ASSUMED and not part.startswith("font-family"))
 
 

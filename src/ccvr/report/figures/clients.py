@@ -8,15 +8,24 @@ from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.cells import cells, strips
-from ccvr.report.figures.panel import Panel
+from ccvr.report.figures.panel import Panel, of_each_run
 from ccvr.report.figures.rounds import by_round
 from ccvr.report.runs import RunFiles
 
-MOST_STRIPS = 200
-"""Rows of the figure that has every client and round; of more, rounds between first and last are left out."""
+MOST_STRIPS = 160
+"""Rows of the figure that has clients by round; of more, rounds between first and last are left out, and clients."""
 
 
-def label_distribution(run: RunFiles) -> list[Panel]:
+def label_distributions(runs: Sequence[RunFiles]) -> list[Panel]:
+    """Of each run; one scale for runs on the same data."""
+    most: dict[object, int] = {}
+    for run in runs:
+        if run.label_counts is not None:
+            most[run.setting("data.name")] = max(int(run.label_counts.max()), most.get(run.setting("data.name"), 0))
+    return of_each_run(lambda run: label_distribution(run, most.get(run.setting("data.name"))))(runs)
+
+
+def label_distribution(run: RunFiles, most: int | None = None) -> list[Panel]:
     """Clients × classes: training images."""
     counts = run.label_counts
     if counts is None:
@@ -27,30 +36,40 @@ def label_distribution(run: RunFiles) -> list[Panel]:
         f"Heatmap of {len(counts)} clients by {counts.shape[1]} classes: clients have {totals.min():,} to "
         f"{totals.max():,} training images, and on average {missing:.1f} classes without any."
     )
-    return [Panel(owners(counts, run.class_names), alt)]
+    return [Panel(owners(counts, run.class_names, most), alt)]
 
 
-def owners(counts: Array, class_names: Sequence[str]) -> Figure:
-    return cells(counts, ("client", range(len(counts))), ("class", class_names), "training images")
+def owners(counts: Array, class_names: Sequence[str], most: int | None = None) -> Figure:
+    return cells(counts, ("client", range(len(counts))), ("class", class_names), "training images", low=0, high=most)
 
 
-def client_norms(run: RunFiles) -> list[Panel]:
+def clients_norms(runs: Sequence[RunFiles]) -> list[Panel]:
+    """Of each run; one scale of shares for all."""
+    most = max((_share(run.label_counts).max() for run in runs if run.label_counts is not None), default=100.0)
+    return of_each_run(lambda run: client_norms(run, most))(runs)
+
+
+def _share(owned: Array) -> Array:
+    """How much of each client's images each class is, in percent."""
+    return np.asarray(100 * owned / np.maximum(owned.sum(1, keepdims=True), 1))
+
+
+def client_norms(run: RunFiles, most: float | None = None) -> list[Panel]:
     """What each client has, and the norms of its head's rows: in the first round, in the last, in all of them."""
     rounds = {int(record["round"]): found for record in run.rounds if (found := _norms(record))}
     if not rounds or run.label_counts is None:
         return []
     clients = sorted({client for found in rounds.values() for client in found})
-    owned = run.label_counts[clients]
-    share = 100 * owned / np.maximum(owned.sum(1, keepdims=True), 1)
-    figure = cells(
-        share, ("client", clients), ("class", run.class_names), "share of the client's images, %", low=0, digits=1
-    )
+    share = _share(run.label_counts[clients])
+    most = share.max() if most is None else most
+    rows, columns = ("client", clients), ("class", run.class_names)
+    figure = cells(share, rows, columns, "share of the client's images, %", low=0, high=most, digits=1)
     words = "Heatmap of the share of each class among a client's training images, in percent."
     ends = dict.fromkeys((min(rounds), max(rounds)))
     return [
         Panel(figure, words, "label mix"),
         *(_one_round(run, number, rounds[number]) for number in ends),
-        _every_round(run, share, clients, rounds),
+        _every_round(run, share, most, clients, rounds),
     ]
 
 
@@ -71,20 +90,25 @@ def _one_round(run: RunFiles, number: int, found: dict[int, list[float]]) -> Pan
     return Panel(figure, alt, f"head-row norms in round {number}")
 
 
-def _every_round(run: RunFiles, share: Array, clients: list[int], rounds: dict[int, dict[int, list[float]]]) -> Panel:
+def _every_round(
+    run: RunFiles, share: Array, most: float, clients: list[int], rounds: dict[int, dict[int, list[float]]]
+) -> Panel:
     """Each client a band: on the left its label mix, on the right its head's norms, first round on top."""
-    number = min(len(rounds), max(2, MOST_STRIPS // len(clients)))
+    some = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_STRIPS // 2)).round().astype(int))
+    clients, share = [clients[i] for i in some], share[some]
+    number = min(len(rounds), MOST_STRIPS // len(clients))
     chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
     nothing = [np.nan] * len(run.class_names)
     norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)
     with np.errstate(all="ignore"):  # a head of zeros has no mean to compare with
         relative = norms / norms.mean(axis=2, keepdims=True)
-    figure = strips(share, relative, clients, run.class_names, ("share of images, %", "row norm / mean of the head"))
+    scales = ("share of images, %", "row norm / mean of the head")
+    figure = strips(share, relative, clients, run.class_names, scales, most)
     alt = (
         f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "
         "mean of its head, beside the label mix of the client."
     )
-    return Panel(figure, alt, f"every client, rounds {chosen[0]} to {chosen[-1]} downwards")
+    return Panel(figure, alt, f"{len(clients)} clients, rounds {chosen[0]} to {chosen[-1]} downwards")
 
 
 def leans(runs: Sequence[RunFiles]) -> list[Panel]:

@@ -44,7 +44,7 @@ def recall(run: RunFiles) -> list[Panel]:
     words = "; ".join(f"{label} {min(v):.2f} % to {max(v):.2f} %" for label, v in known.items())
     alt = f"Recall of {len(run.class_names)} classes. Lowest to highest: {words}."
     if len(run.class_names) <= MOST_BARS:
-        return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %"), alt)]
+        return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %", most=100), alt)]
     figure, axes = sheet(3.6)
     pairs = zip(recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
     both = [(name, *pair) for name, pair in zip(run.class_names, pairs, strict=True) if None not in pair]
@@ -64,7 +64,7 @@ def client_mixes(run: RunFiles) -> list[Panel]:
         return []
     series = {label: [every[label].get(key) for key in names] for label in heads}
     words = "; ".join(f"{label}: mean {v[0]:.2f} %, worst {v[2]:.2f} %" for label, v in series.items())
-    figure = bars(series, list(names.values()), "accuracy under the clients' own mixes, %", unit=" %")
+    figure = bars(series, list(names.values()), "accuracy under the clients' own mixes, %", unit=" %", most=100)
     return [Panel(figure, f"Accuracy under the label mixes of the clients. {words}.")]
 
 

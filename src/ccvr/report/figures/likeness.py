@@ -1,13 +1,13 @@
 """How alike the clients' models are, layer by layer (linear CKA)."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ccvr.core.arrays import Array
 from ccvr.report.figures.cells import cells
-from ccvr.report.figures.panel import Panel, dots, legend, of_each_run, sheet
+from ccvr.report.figures.panel import Panel, dots, legend, sheet
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
@@ -16,12 +16,23 @@ OWN, OTHER = "cka", "cka-against"
 """Analyses: of a run, and of what it was compared with."""
 
 
-def _names(run: RunFiles) -> dict[str, str]:
-    """What the run has of these, and which run that is of."""
-    names = {OWN: run.label}
-    if OTHER in run.analyses:
-        names[OTHER] = shown(run.analyses[OTHER][1].get("run", "another run"), 40)
-    return {kind: name for kind, name in names.items() if kind in run.analyses}
+class Kept(NamedTuple):
+    """One analysis and the run that it is of."""
+
+    name: str
+    cka: Array
+    about: dict[str, Any]
+
+
+def _kept(runs: Sequence[RunFiles]) -> list[Kept]:
+    """What the runs have of themselves, then of what they were compared with, unless that is here already."""
+    own = [Kept(run.label, run.analyses[OWN][0]["cka"], run.analyses[OWN][1]) for run in runs if OWN in run.analyses]
+    found, seen = own, {each.cka.tobytes() for each in own}  # bytes: what is not a number never equals itself
+    for arrays, about in (run.analyses[OTHER] for run in runs if OTHER in run.analyses):
+        if arrays["cka"].tobytes() not in seen:
+            seen.add(arrays["cka"].tobytes())
+            found.append(Kept(shown(about.get("run", "another run"), 40), arrays["cka"], about))
+    return found
 
 
 def _short(layer: str) -> str:
@@ -31,12 +42,7 @@ def _short(layer: str) -> str:
 
 def means(runs: Sequence[RunFiles]) -> list[Panel]:
     """The mean over pairs of clients: a line for each run, and for what it was compared with."""
-    found: list[tuple[str, dict[str, Any]]] = []
-    for kind in (OWN, OTHER):
-        for run in (run for run in runs if kind in run.analyses):
-            about = run.analyses[kind][1]
-            if all(about["mean"] != other["mean"] for _, other in found):  # the same run is drawn once
-                found.append((_names(run)[kind], about))
+    found = [(each.name, each.about) for each in _kept(runs)]
     if not found:
         return []
     deepest = max((about["layers"] for _, about in found), key=len)
@@ -60,19 +66,15 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
 
 def pairs(runs: Sequence[RunFiles]) -> list[Panel]:
     """First, middle and last layer: every client's model with every other's; one scale for all runs."""
-    kept = [run.analyses[kind][0]["cka"] for run in runs for kind in _names(run)]
-    lowest = min((np.min(cka, initial=0.9, where=np.isfinite(cka)) for cka in kept), default=0.9)
-    return of_each_run(partial(_pairs, low=float(np.floor(10 * lowest) / 10)))(runs)
-
-
-def _pairs(run: RunFiles, low: float) -> list[Panel]:
+    kept = _kept(runs)
+    lowest = min((np.min(each.cka, initial=0.9, where=np.isfinite(each.cka)) for each in kept), default=0.9)
+    low = float(np.floor(10 * lowest) / 10)
     panels = []
-    for kind, name in _names(run).items():
-        arrays, about = run.analyses[kind]
+    for name, cka, about in kept:
         layers, axis = about["layers"], ("client", about["clients"])
         for place in dict.fromkeys((0, len(layers) // 2, len(layers) - 1)):
-            figure = cells(arrays["cka"][place], axis, axis, "CKA", low=low, high=1, digits=3)
-            mean = about["mean"][place]
-            alt = f"{name}: CKA of {len(axis[1])} clients in the layer {layers[place]}: mean {mean:.3f}."
-            panels.append(Panel(figure, alt, layers[place] if kind == OWN else f"{layers[place]}, {name}"))
+            figure = cells(cka[place], axis, axis, "CKA", low=low, high=1, digits=3)
+            mean, clients = about["mean"][place], len(about["clients"])
+            alt = f"{name}: CKA of {clients} clients in the layer {layers[place]}: mean {mean:.3f}."
+            panels.append(Panel(figure, alt, f"{name} · {layers[place]}" if len(kept) > 1 else layers[place]))
     return panels

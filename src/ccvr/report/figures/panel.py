@@ -62,7 +62,8 @@ def lines(
     figure, axes = sheet(3.0 + 0.16 * len(series) * (len(series) > 1))
     telling = sum(map(len, series.values())) <= MOST_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
-        axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour, label=shown(name))
+        axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour)
+        axes.plot([], [], pen.dash, color=pen.colour, marker=pen.marker if telling else None, label=shown(name))
         if telling:
             words = [f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})" for each in points]
             dots(axes, points, pen, words)
@@ -90,7 +91,14 @@ def legend(figure: Figure, axes: Axes) -> None:
         figure.legend(handles, names, loc="outside lower center", ncols=2 if len(names) > 3 else max(len(names), 1))
 
 
-def bars(series: Mapping[str, Sequence[float | None]], names: Sequence[str], x: str, *, unit: str = "") -> Figure:
+def bars(
+    series: Mapping[str, Sequence[float | None]],
+    names: Sequence[str],
+    x: str,
+    *,
+    unit: str = "",
+    most: float | None = None,
+) -> Figure:
     """Groups of horizontal bars: one group for each name, one bar in it for each series."""
     size = 0.8 / len(series)
     figure, axes = sheet(max(1.9, 0.7 + len(names) * (0.12 + 0.13 * len(series))))
@@ -104,7 +112,7 @@ def bars(series: Mapping[str, Sequence[float | None]], names: Sequence[str], x: 
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.invert_yaxis()
-    axes.set_xlabel(x)
+    axes.set(xlabel=x, xlim=(0, most))
     if len(series) > 1:
         handles = [Rectangle((0, 0), 1, 1, facecolor=COLOURS[i % len(COLOURS)]) for i in range(len(series))]
         figure.legend(handles, [shown(label) for label in series], loc="outside lower center", ncols=3)

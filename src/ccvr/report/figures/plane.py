@@ -1,5 +1,6 @@
 """Test features in the plane."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,12 +11,14 @@ from matplotlib.path import Path
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.panel import MOST_NAMES, Panel, sheet
-from ccvr.report.palette import COLOURS
+from ccvr.report.palette import COLOURS, PAPER
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
 MOST_POINTS = 2000
 """Points of a panel; more make the page heavy and hide each other."""
+MOST_WRITTEN = 100
+"""Names of classes among the points."""
 
 
 class Shape(NamedTuple):
@@ -26,6 +29,7 @@ class Shape(NamedTuple):
 
 SHAPES = (Shape("round", "o", 2.2), Shape("projecting", "s", 2.0), Shape("round", "o", 3.6))
 """Of the first classes, one for each colour; of the next, and so on."""
+NUM_PENS = len(COLOURS) * len(SHAPES)
 
 
 def tsne(run: RunFiles) -> list[Panel]:
@@ -36,29 +40,69 @@ def tsne(run: RunFiles) -> list[Panel]:
     points, truth = arrays["points"], arrays["truth"]
     drawn = np.unique(np.linspace(0, len(points) - 1, min(len(points), MOST_POINTS)).round().astype(int))
     titles = {"truth": "true class", "before": "predicted before", "after": f"predicted after ({about['after']})"}
+    classes = np.unique(np.concatenate([arrays[key] for key in titles])).tolist()
+    names = {label: shown(run.class_names[label], 12) for label in classes}
     panels = []
     for key, title in titles.items():
         right = 100 * float(np.mean(arrays[key] == truth))
         some = f", of which {len(drawn):,} are drawn" if len(drawn) < len(points) else ""
         alt = f"t-SNE of {len(points):,} test features{some}, coloured by {title}; {right:.1f} % agree with the truth."
         figure, axes = sheet(4.3)
-        handles = [_cloud(axes, points[drawn], arrays[key][drawn] == label, label) for label in np.unique(truth)]
+        found = arrays[key][drawn]
+        for pen in sorted({label % NUM_PENS for label in classes}):
+            _cloud(axes, points[drawn], found % NUM_PENS == pen, pen)
         axes.set(xticks=[], yticks=[])
         axes.autoscale_view()
         axes.spines[:].set_visible(False)
-        if len(run.class_names) <= MOST_NAMES:
-            names = [shown(run.class_names[label], 12) for label in np.unique(truth)]
-            figure.legend(handles, names, loc="outside lower center", ncols=5, handletextpad=0.1, columnspacing=0.8)
+        _name(axes, [(name, points[drawn][found == label]) for label, name in names.items() if label in found])
+        if len(names) <= MOST_NAMES:
+            columns = {"ncols": 5, "handletextpad": 0.1, "columnspacing": 0.8}
+            figure.legend(
+                [_mark(label) for label in classes], list(names.values()), loc="outside lower center", **columns
+            )
         panels.append(Panel(figure, alt, title))
     return panels
 
 
-def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
-    """Draw the points of a class, and give the mark that stands for them in a legend.
+def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
+    """Write each name amid the points of its class, for whoever cannot tell the colours."""
+    if len(clouds) > MOST_WRITTEN:
+        return
+    few = len(clouds) <= MOST_NAMES
+    size = 8 if few else 5
+    extent = np.ptp(np.concatenate([points for _, points in clouds]), axis=0)
+    box = {"boxstyle": "square,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.8}
+    taken: list[tuple[Array, Array]] = []
+    for name, points in clouds:
+        room = extent * size / 8 * (0.019 * len(name), 0.035)
+        place = _free(points, room, taken)
+        taken.append((place, room))
+        axes.text(place[0], place[1], name, size=size, ha="center", va="center", bbox=box if few else None)
+
+
+def _free(points: Array, room: Array, taken: Sequence[tuple[Array, Array]]) -> Array:
+    """The point closest to the middle at which a text of this size hides no other; without one, the closest."""
+    central = points[np.abs(points - np.median(points, axis=0)).sum(1).argsort(kind="stable")]
+    clear = (all((np.abs(each - place) > (room + other) / 2).any() for place, other in taken) for each in central)
+    return next((each for each, free in zip(central, clear, strict=True) if free), central[0])
+
+
+def _pen(number: int) -> tuple[str, Shape]:
+    return COLOURS[number % len(COLOURS)], SHAPES[number // len(COLOURS) % len(SHAPES)]
+
+
+def _mark(label: int) -> Line2D:
+    """What stands for the points of a class in a legend."""
+    colour, shape = _pen(label)
+    return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)
+
+
+def _cloud(axes: Axes, points: Array, chosen: Array, pen: int) -> None:
+    """Draw points in one colour and shape.
 
     One path of very short lines with thick ends: a marker for each point would be five times the bytes.
     """
-    colour, shape = COLOURS[label % len(COLOURS)], SHAPES[label // len(COLOURS) % len(SHAPES)]
+    colour, shape = _pen(pen)
     length = np.array([np.ptp(points[:, 0]) / 50_000, 0])
     ends = np.stack([points[chosen], points[chosen] + length], axis=1).reshape(-1, 2)
     if len(ends):
@@ -67,4 +111,3 @@ def _cloud(axes: Axes, points: Array, chosen: Array, label: int) -> Line2D:
         cloud = PathPatch(path, fc="none", ec=colour, lw=shape.size, capstyle=shape.cap)
         cloud.set_snap(False)  # and those that are snapped to one pixel, too
         axes.add_patch(cloud)
-    return Line2D([], [], marker=shape.marker, color=colour, linestyle="none", mew=0, markersize=2.2 * shape.size)

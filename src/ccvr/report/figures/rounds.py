@@ -15,7 +15,7 @@ Record = dict[str, Any]
 def _series(runs: Sequence[RunFiles], value: Callable[[Record], float | None]) -> dict[str, Points]:
     """Run → (round, value) where the rounds have one."""
     found = {
-        run.name: [
+        run.label: [
             (float(each["round"]), float(y))
             for each in run.rounds
             if (y := value(each)) is not None and math.isfinite(y)

@@ -4,7 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean
 
+import numpy as np
+from matplotlib.axes import Axes
+
 from ccvr.report import paper
+from ccvr.report.figures.cells import cells
 from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
@@ -13,9 +17,17 @@ from ccvr.report.text import shown
 SWEPT = ("num_virtual", "seed", "bytes", "seconds")
 
 
-def _column(run: RunFiles) -> int | None:
-    alpha = run.setting("partition.alpha") if run.setting("partition.kind") == "dirichlet" else None
-    return paper.column(run.setting("data.name"), alpha)
+STAR = "paper, 100 × 10"
+"""Rounds × local epochs of all that the paper shows of CIFAR-10."""
+
+
+def _column(run: RunFiles, *, clients: int | None = paper.NUM_CLIENTS) -> int | None:
+    """Where the paper's tables have the run's data, owners and model, in ``clients`` of which all take part."""
+    fits = run.setting("model.name") == paper.MODEL and run.setting("partition.kind") == "dirichlet"
+    if clients is not None:
+        taking_part = run.setting("partition.num_clients"), run.setting("training.client_fraction", 1.0)
+        fits &= taking_part == (clients, 1.0)
+    return paper.column(run.setting("data.name"), run.setting("partition.alpha")) if fits else None
 
 
 def virtual_features(run: RunFiles) -> list[Panel]:
@@ -40,7 +52,7 @@ def virtual_features(run: RunFiles) -> list[Panel]:
     theirs: list[tuple[float, float]] = []
     if column is not None and run.algorithm in paper.VIRTUAL:
         theirs = [(n, row[column]) for n, row in paper.VIRTUAL[run.algorithm].items()]
-        stars(axes, theirs, name="paper, CCVR")
+        stars(axes, theirs, name=STAR)
     log_ticks(axes, (x for points in [*series.values(), theirs] for x, _ in points))
     if len(series) == 1:
         legend(figure, axes)
@@ -66,10 +78,10 @@ def clients(runs: Sequence[RunFiles]) -> list[Panel]:
             "after": [(float(n), mean(each.after for each in group)) for n, group in sorted(found.items())],
         }
         figure, axes = lines(series, "clients", "test accuracy, %", unit=" %")
-        if _column(run) == paper.ALPHAS.index(0.1) and run.algorithm in paper.CLIENTS:
+        if _column(run, clients=None) == paper.ALPHAS.index(0.1) and run.algorithm in paper.CLIENTS:
             rows = paper.CLIENTS[run.algorithm].items()
-            stars(axes, [(n, before) for n, (before, _) in rows], BEFORE, "paper, before")
-            stars(axes, [(n, after) for n, (_, after) in rows], AFTER, "paper, after")
+            stars(axes, [(n, before) for n, (before, _) in rows], BEFORE, f"{STAR}, before")
+            stars(axes, [(n, after) for n, (_, after) in rows], AFTER, f"{STAR}, after")
         words = ", ".join(
             f"{b[0]:g} clients {b[1]:.2f} % → {a[1]:.2f} %" for b, a in zip(*series.values(), strict=True)
         )
@@ -96,7 +108,7 @@ def amounts(run: RunFiles) -> list[Panel]:
     column = _column(run)
     if column is not None and run.algorithm in paper.AMOUNTS:
         theirs = {"none": paper.BEFORE[run.algorithm], **paper.AMOUNTS[run.algorithm]}
-        stars(axes, [(places[k], row[column]) for k, row in theirs.items() if k in places])
+        stars(axes, [(places[k], row[column]) for k, row in theirs.items() if k in places], name=STAR)
         legend(figure, axes)
     axes.set_xticks(list(places.values()), list(places))
     axes.set_xlabel("real samples per class")
@@ -105,22 +117,68 @@ def amounts(run: RunFiles) -> list[Panel]:
 
 
 def separability(runs: Sequence[RunFiles]) -> list[Panel]:
-    """A point for each run and calibration: how far apart its classes are, and what was gained."""
-    found = [run for run in runs if "separability" in run.analyses]
-    labels = list(dict.fromkeys(label for run in found for label in run.analyses["separability"][1]["gains"]))
+    """A point for each run and calibration: how far apart the run's classes are, and what was gained."""
+    found = {run.label: run.analyses["separability"][1] for run in runs if "separability" in run.analyses}
+    every = [label for about in found.values() for label in about["gains"]]
+    labels = [label for label in dict.fromkeys(every) if every.count(label) > 1 or len(found) == 1]
     if not labels:
         return []
-    figure, axes = sheet(3.0 + 0.16 * len(labels))
+    figure, axes = sheet(3.4 + 0.16 * len(labels))
     words = []
     for label, pen in zip(labels, pens(), strict=False):
-        kept = [(run.name, run.analyses["separability"][1]) for run in found]
-        points = [(name, about["mean"], about["gains"][label]) for name, about in kept if label in about["gains"]]
-        tips = [f"{name}, {label}: distance {x:.3f}, gain {y:+.2f}" for name, x, y in points]
+        points = [
+            (run, about["mean"], about["gains"][label]) for run, about in found.items() if label in about["gains"]
+        ]
+        tips = [f"{run}, {label}: distance {x:.3f}, gain {y:+.2f}" for run, x, y in points]
         dots(axes, [(x, y) for _, x, y in points], pen, tips).set_label(shown(label))
-        words += [f"{name}, {label}: {x:.3f}, {y:+.2f}" for name, x, y in points]
+        words += [f"{run}, {label}: {x:.3f}, {y:+.2f}" for run, x, y in points]
     axes.axhline(0, color="#999999", linewidth=0.8)
     axes.set(xlabel="mean distance of two classes (sliced Wasserstein)", ylabel="gain, points")
     axes.margins(0.15)
+    _name_columns(axes, {run: about["mean"] for run, about in found.items()})
     legend(figure, axes)
     more = f" (the first 12 of {len(words)})" if len(words) > 12 else ""
     return [Panel(figure, f"Distance of the classes and gain{more}: {'; '.join(words[:12])}.")]
+
+
+def _name_columns(axes: Axes, places: dict[str, float]) -> None:
+    """Say above the axes which run stands where; runs that stand together share a place."""
+    low, high = axes.get_xlim()
+    together: list[tuple[float, list[str]]] = []
+    for name, x in sorted(places.items(), key=lambda each: each[1]):
+        if together and x - together[-1][0] < (high - low) / 12:
+            together[-1][1].append(shown(name, 16))
+        else:
+            together.append((x, [shown(name, 16)]))
+    for x, names in together:
+        text = "\n".join(names[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3))
+        axes.annotate(
+            text,
+            (x, 1),
+            (0, 2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            size=7,
+        )
+        axes.axvline(x, color=INK, alpha=0.15, linewidth=0.8)
+
+
+def distances(run: RunFiles) -> list[Panel]:
+    """How far apart every two classes are."""
+    if "separability" not in run.analyses:
+        return []
+    arrays, about = run.analyses["separability"]
+    matrix = arrays["distances"]
+    names = [run.class_names[label] for label in arrays["classes"]]
+    figure = cells(matrix, ("class", names), ("class", names), "distance", low=0, digits=3)
+    apart = np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix)
+    one, other = np.unravel_index(apart.argmin(), apart.shape)
+    alt = f"Distances of {len(names)} classes: mean {about['mean']:.3f}; closest are {names[one]} and {names[other]}."
+    return [Panel(figure, alt)]
+
+
+def separability_of(runs: Sequence[RunFiles]) -> list[Panel]:
+    """Of one run its classes, of several what their distances say of the gain."""
+    return distances(runs[0]) if len(runs) == 1 else separability(runs)

@@ -28,7 +28,7 @@ FIGURES = (
         CLIENTS,
         "Who owns what",
         "Training images of each client, by class.",
-        of_each_run(clients.label_distribution),
+        clients.label_distributions,
         columns=3,
     ),
     Row(
@@ -37,8 +37,9 @@ FIGURES = (
         "Label mix and head of each client",
         "How much of a client's images each class is; norms of the head's rows after the client's training in the "
         "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
-        "tend to be longer: its head leans towards them. Of many rounds some are drawn, first and last among them.",
-        of_each_run(clients.client_norms),
+        "tend to be longer: its head leans towards them. Of many clients and rounds some are drawn, first "
+        "and last among them.",
+        clients.clients_norms,
     ),
     Row(
         "lean",
@@ -107,7 +108,8 @@ FIGURES = (
         "virtual",
         CALIBRATION,
         "More virtual features",
-        "Calibrations that differ in the number of virtual features alone. Stars: the paper, CIFAR-10.",
+        "Calibrations that differ in the number of virtual features alone. Stars, where the run has the paper's data, "
+        "network and clients: the paper after 100 rounds of 10 local epochs.",
         of_each_run(sweeps.virtual_features),
         columns=3,
     ),
@@ -115,14 +117,16 @@ FIGURES = (
         "clients",
         CALIBRATION,
         "More clients",
-        "Runs that differ in the number of clients alone; means over seeds. Stars: the paper, CIFAR-10, alpha 0.1.",
+        "Runs that differ in the number of clients alone; means over seeds. Stars, where the runs have the paper's "
+        "data and network: the paper after 100 rounds of 10 local epochs.",
         sweeps.clients,
     ),
     Row(
         "amounts",
         CALIBRATION,
         "Calibration with real samples",
-        "What raw features of some or all training images would reach. Stars: the paper, CIFAR-10.",
+        "What raw features of some or all training images would reach. Stars, where the run has the paper's data, "
+        "network and clients: the paper after 100 rounds of 10 local epochs.",
         of_each_run(sweeps.amounts),
         columns=3,
     ),
@@ -130,8 +134,9 @@ FIGURES = (
         "separability",
         CALIBRATION,
         "Separability and gain",
-        "How far apart the Gaussians of two classes are on average, and what each calibration gained.",
-        sweeps.separability,
+        "How far apart the Gaussians of two classes are (sliced Wasserstein distance). Of several runs the mean, "
+        "against what the calibrations gained that more than one of them has.",
+        sweeps.separability_of,
     ),
     Row(
         "cka",
@@ -154,7 +159,7 @@ FIGURES = (
         INSIDE,
         "Test features in the plane",
         "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
-        "features are good and the head is not. Of more than 2,000 points every so manyth is drawn.",
+        "features are good and the head is not. Of more than 2,000 points, 2,000 are drawn.",
         of_each_run(plane.tsne),
         columns=3,
     ),
