@@ -407,7 +407,7 @@ def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
         keep_missing(LocalEngine(*[None] * 5), folder)
 
 
-# --- who is there ------------------------------------------------------------------------------------------------------
+# --- who is there -----------------------------------------------------------------------------------------------------
 
 
 class Arriving(Loopback):

@@ -95,11 +95,11 @@ def _address(name: str) -> str:
     """Of a SuperLink in Flower's configuration, as far as we can tell; without one Flower knows `local`."""
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr", "config.toml")
     try:
-        known = tomllib.loads(file.read_text(encoding="utf-8"))["superlink"]
-        return str(known[name]["address"])
+        connection = tomllib.loads(file.read_text(encoding="utf-8"))["superlink"][name]
+        return str(connection.get("address", ":local:" if "options" in connection else ""))
     except FileNotFoundError:
         return ":local:" if name == "local" else ""
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""  # Flower says what is wrong
 
 
@@ -177,6 +177,7 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
             deaf()
             if number and not (link.is_ours and can_end_all()):
                 _flwr(link, "stop", number, link.name)
+        process.stdout.close()
         end(process)
     if not is_finished:
         raise FederationError(_why_no_result(link, number, said))
@@ -193,9 +194,17 @@ def _flwr(link: Link, *arguments: str) -> str:
     """What a command of Flower's prints, if it gets an answer at all."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     try:
-        return subprocess.run(command, env=link.environment, capture_output=True, text=True, timeout=60).stdout
+        done = subprocess.run(
+            command,
+            env=link.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            start_new_session=True,  # a second Ctrl-C must not reach it
+        )
     except subprocess.TimeoutExpired:
         return ""
+    return done.stdout
 
 
 def _last_words(lines: Iterable[str]) -> str:
