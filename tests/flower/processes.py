@@ -197,3 +197,11 @@ def await_nobody(home: Path) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"left behind: {alive(home)}")
+
+
+def await_file(path: Path) -> None:
+    for _ in range(10 * LIMIT):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was never written")
