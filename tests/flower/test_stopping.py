@@ -60,8 +60,8 @@ def test_others_are_left_alone(tmp_path):
 HEEDING = """
 import os, signal, sys, time
 from ccvr.flower.stopping import deaf, heeding_signals
-if sys.argv[1] == "SIGINT":
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts this may ignore them
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 try:
     with heeding_signals():
         try:
