@@ -50,9 +50,10 @@ def command(environment: dict[str, str], *arguments: str | Path) -> subprocess.C
 
 
 def start_command(environment: dict[str, str], *arguments: str | Path) -> subprocess.Popen[str]:
-    """`ccvr …` in a process of its own, which heeds Ctrl-C even where this one does not."""
+    """`ccvr …` in a process of its own, which heeds signals even where this one does not."""
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); sys.argv[0] = 'ccvr'; "
-    call = [sys.executable, "-c", f"{code}from ccvr.cli.main import main; main()", *map(str, arguments)]
+    code += "signal.signal(signal.SIGHUP, signal.SIG_DFL); from ccvr.cli.main import main; main()"
+    call = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(call, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -197,3 +198,11 @@ def await_nobody(home: Path) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"left behind: {alive(home)}")
+
+
+def await_file(path: Path) -> None:
+    for _ in range(10 * LIMIT):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} was never written")

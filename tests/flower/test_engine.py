@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,15 +12,20 @@ from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from ccvr.calibration.select import select
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError, StatisticsError
 from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.events import ClientsMissing
 from ccvr.experiment.evidence import RunEvidence
+from ccvr.experiment.load import read_head
+from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.pipeline import resume, run, start
+from ccvr.experiment.reopen import reopen
 from ccvr.experiment.setup import prepare
-from ccvr.experiment.spec import FlowerSpec, Spec
+from ccvr.experiment.spec import CheckpointSpec, FlowerSpec, Spec
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
@@ -314,7 +320,8 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
         merged = RunEvidence(engine, model, RunFolder(tmp_path)).merged(Request("means"))
         found, dealt = merged.count, setup.kept
     else:
-        found, dealt = sum(engine.score(model), start=ClassCounts.zeros(10)).total, setup.held_out
+        scored = (counts["head"] for counts in engine.score(model, {"head": model.head}))
+        found, dealt = sum(scored, start=ClassCounts.zeros(10)).total, setup.held_out
     ((who, why),) = (each for silent in engine.missing().values() for each in silent.items())
     assert who == 1
     assert re.search(said, why)
@@ -337,6 +344,214 @@ def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
     assert found.mean[honest.count > 0].min() > 1e9
     with pytest.raises(StatisticsError, match="a mean is as large as"):
         ClassStatistics.from_bytes(found.to_bytes())
+
+
+class OtherOrders(Loopback):
+    """Clients that answer each question for scores in another order: the first one there is last in the next."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.asked, self.answered = {}, set()
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        numbers = super().push_messages(messages)
+        for message, number in zip(messages, numbers, strict=True):
+            node, kind = message.metadata.dst_node_id, message.metadata.message_type
+            if kind == SCORES:
+                question = sum(1 for other, _ in self.asked.values() if other == node)
+                self.asked[number] = node, question
+        return numbers
+
+    def pull_messages(self, message_ids):
+        (number,) = message_ids
+        if number in self.asked:
+            node, question = self.asked[number]
+            nodes = list(self.contexts)
+            order = nodes[question % len(nodes) :] + nodes[: question % len(nodes)]
+            if any((earlier, question) not in self.answered for earlier in order[: order.index(node)]):
+                return []
+            self.answered.add((node, question))
+        return super().pull_messages(message_ids)
+
+
+SELECTING = replace(
+    TINY,
+    data=DataSpec(validation=0.2),
+    flower=FlowerSpec(quorum=0.6),
+    calibration=CalibrationSpec(methods=("lda", "ncm"), deploy="select"),
+)
+SCORES = "query.ccvr_scores"
+
+
+def selection_of(path, clients):
+    """What some clients say of a run's heads, asked in this process."""
+    done = reopen(RunFolder(path))
+    heads = {label: read_head(done.folder.head(label)) for label in ("uncalibrated", "lda", "ncm")}
+    answers = list(done.engine.score(done.model, heads))
+    return select(heads, [answers[client] for client in clients])
+
+
+def test_heads_are_compared_client_by_client_in_whatever_order_they_answer(tmp_path, monkeypatch):
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    grid = OtherOrders(client_app, 3)
+    *_, finished = on_flower(SELECTING, tmp_path / "run", grid)
+    assert len(grid.answered) == 3 * 4  # by itself each head, then all together
+    found = selection_of(tmp_path / "run", [0, 1, 2])
+    assert finished.results["selection"] == {"recall": found.recall, "standard_error": found.error}
+    assert finished.results["deployed"] == found.name
+    assert "missing" not in finished.results
+
+
+class Once(ClientApp):
+    """The clients of our runs; each of (client, message type, how often it was asked before) fails."""
+
+    def __init__(self, *faults):
+        super().__init__()
+        self.faults, self.asked = faults, Counter()
+
+    def __call__(self, message, context):
+        who = context.node_config["partition-id"], message.metadata.message_type
+        before = self.asked[who]
+        self.asked[who] += 1
+        return crashed(message) if (*who, before) in self.faults else client_app(message, context)
+
+
+@pytest.mark.parametrize("when", [0, 1, 3])
+def test_a_client_that_misses_one_score_is_left_out_of_that_and_named(when, tmp_path):
+    events = on_flower(SELECTING, tmp_path / "run", Loopback(Once((1, SCORES, when)), 3))
+    heads = ["uncalibrated", "lda", "ncm", "uncalibrated, lda, ncm"][when]
+    missing = {f"the query for scores of {heads}": {"1": "its process died"}}
+    assert {event.question: event.clients for event in events if isinstance(event, ClientsMissing)} == missing
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["missing"] == missing
+    found = selection_of(tmp_path / "run", [0, 2] if when == 3 else [0, 1, 2])
+    assert events[-1].results["selection"]["recall"] == found.recall
+
+
+STATISTICS = "query.ccvr_statistics"
+
+
+def test_nobody_who_is_missing_is_forgotten(tmp_path):
+    """Two questions of the same kind, of which each client misses one."""
+    methods = ("ridge,min_count=3,label=few", "ridge")
+    spec = replace(TINY, flower=FlowerSpec(quorum=0.5), calibration=CalibrationSpec(methods=methods))
+    app = Once((1, STATISTICS, 0), (2, STATISTICS, 1))
+    events = on_flower(spec, tmp_path / "run", Loopback(app, 3))
+    missing = {
+        "the query for pooled statistics (from-3)": {"1": "its process died"},
+        "the query for pooled statistics": {"2": "its process died"},
+    }
+    assert {event.question: event.clients for event in events if isinstance(event, ClientsMissing)} == missing
+    assert events[-1].results["missing"] == missing
+
+
+def test_a_question_that_is_asked_twice_keeps_all_who_missed_it():
+    grid = Loopback(Once((0, STATISTICS, 0), (1, STATISTICS, 1)), 3)
+    setup = prepare(replace(TINY, flower=FlowerSpec(quorum=0.6)))
+    engine = FlowerEngine.connect(grid, setup)
+    for _ in range(2):
+        assert len(list(engine.statistics(setup.fresh_model(), Request("means")))) == 2  # a quorum each time
+    assert list(engine.missing()["the query for means statistics"]) == [0, 1]
+
+
+def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
+    """Of rounds and statistics that the run has; a round that is trained again counts as it went then."""
+    spec = replace(
+        with_training(rounds=4),
+        flower=FlowerSpec(quorum=0.5),
+        checkpoint=CheckpointSpec(every=2),
+        data=DataSpec(validation=0.2),
+    )
+    folder = RunFolder(tmp_path / "run")
+
+    def connect(app):
+        return lambda setup: FlowerEngine.connect(Loopback(app, 3), setup)
+
+    events = start(spec, folder.path, engine=connect(Once((0, "train", 1), (1, "train", 2))))
+    for event in events:
+        if getattr(event, "round", 0) == 3:
+            break
+    events.close()
+    broken = Once((2, STATISTICS, 0), *((k, SCORES, 1) for k in range(3)))
+    with pytest.raises(FederationError, match="the query for scores of lda"):
+        list(resume(folder, engine=connect(broken)))
+    *_, finished = resume(folder, engine=connect(client_app))
+    died = "its process died"
+    assert finished.results["missing"] == {"round 2": {"0": died}, "the query for pooled statistics": {"2": died}}
+    assert json.loads(folder.results.read_text())["missing"] == finished.results["missing"]
+    folder.missing.write_text("[]")
+    with pytest.raises(RunError, match=r"missing.json is damaged"):
+        keep_missing(LocalEngine(*[None] * 5), folder)
+
+
+# --- who is there -----------------------------------------------------------------------------------------------------
+
+
+class Arriving(Loopback):
+    """One more node at each look."""
+
+    looks = 0
+
+    def get_node_ids(self):
+        self.looks += 1
+        return super().get_node_ids()[: self.looks]
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.1)
+
+
+HALF = replace(TINY, flower=FlowerSpec(quorum=0.5, timeout=1.0))
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("fault", ["gone", "silent"])
+def test_a_quorum_of_connected_clients_is_enough(fault, tmp_path):
+    grid = Loopback(client_app, 3)
+    if fault == "gone":
+        del grid.contexts[102]
+    else:
+        grid.silent = {102}
+    events = on_flower(HALF, tmp_path / "run", grid)
+    missing = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
+    assert list(missing) == ["round 1", "round 2", "the query for pooled statistics"]
+    assert all(clients == {"2": "no SuperNode says that it is this client"} for clients in missing.values())
+    assert who_trained(tmp_path / "run") == [[0, 1], [0, 1]] or who_trained(tmp_path / "run") == [[1, 0], [1, 0]]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_goes_on_without_a_client_that_is_lost_for_good(tmp_path):
+    with pytest.raises(FederationError, match="0 of 3 clients answered round 2"):
+        on_flower(HALF, tmp_path / "run", Loopback(Faulty({(k, "train", 2): crashed for k in range(3)}), 3))
+    grid = Loopback(client_app, 3)
+    del grid.contexts[100]
+    *_, finished = resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(grid, setup))
+    assert list(finished.results["missing"]["round 2"]) == ["0"]
+
+
+def test_latecomers_are_waited_for(monkeypatch):
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    engine = FlowerEngine.connect(Arriving(client_app, 3), prepare(HALF))
+    assert engine.federation.nodes == {0: 100, 1: 101, 2: 102}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_fewer_connected_than_the_quorum():
+    grid = Loopback(client_app, 1)
+    with pytest.raises(FederationError, match="1 of 3 clients connected within 1 seconds, where 2 are needed"):
+        FlowerEngine.connect(grid, prepare(HALF))
+    grid = Loopback(client_app, 3, silent=[101, 102])
+    with pytest.raises(FederationError, match="1 of 3 clients answered which client it is, where 2 are needed"):
+        FlowerEngine.connect(grid, prepare(HALF))
+
+
+def test_a_folder_in_the_way_is_found_before_clients_are_waited_for(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "letters.txt").write_text("dear")
+    with pytest.raises(RunError, match="exists and is not a run"):
+        list(start(TINY, tmp_path / "run", engine=lambda setup: pytest.fail("clients were asked")))
 
 
 # --- which client is which --------------------------------------------------------------------------------------------

@@ -9,17 +9,18 @@ import pytest
 from flwr.common.config import flatten_dict
 
 import ccvr
-from ccvr.core import errors
-from ccvr.core.errors import CcvrError, SpecError
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.core.errors import CcvrError, FederationError, RunError, SpecError
 from ccvr.experiment.events import ClientsMissing, Finished, HeadScored, RoundDone, Started
 from ccvr.experiment.presets import PRESETS
-from ccvr.experiment.spec import Spec, to_toml
-from ccvr.flower.launch import BUNDLE, _last_words
-from ccvr.flower.lines import EVENTS, MARK, as_json, event_of, in_words
+from ccvr.experiment.spec import FlowerSpec, Spec, to_toml
+from ccvr.flower.launch import BUNDLE, MOST_WORDS, _address, _last_words, launch
+from ccvr.flower.lines import EVENTS, as_json, event_of, in_words
 from ccvr.flower.server_app import OWN, spec_of
 
 pytestmark = pytest.mark.flower
 
+TOKEN = "ccvr-fedcba9876543210"
 EXAMPLES = [
     Started(0, 2, [[1, 2], [3, 4]], ["a", "b"]),
     RoundDone(round=1, rounds=2, accuracy=None, test_loss=None, loss=0.5, samples=10, seconds=0.1),
@@ -36,27 +37,60 @@ def test_every_event_has_an_example():
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 def test_events_arrive_as_they_left(event):
-    assert event_of(f"{MARK}{as_json(event)}\n") == event
-    assert event_of(f"{MARK}{as_json(event)}WARNING :   from another thread\n") == event
+    assert event_of(f"{TOKEN} {as_json(event)}\n", TOKEN) == event
+    assert event_of(f"{TOKEN} {as_json(event)}WARNING :   from another thread\n", TOKEN) == event
+    assert event_of(f"a print without its end{TOKEN} {as_json(event)}\n", TOKEN) == event
     assert "\n" not in in_words(event, Path("runs/x"))
 
 
-def test_flowers_own_lines_are_no_events():
-    assert event_of("INFO :      Starting Flower Simulation\n") is None
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO :      Starting Flower Simulation",
+        "my ccvr: client starts",
+        "(ClientAppActor pid=3) ccvr: training on gpu",
+        "INFO: opened /data/ccvr: x",
+        "ccvr: {}",
+        "ccvr: [1]",
+        'ccvr: {"event": "Finished", "results": {}}',
+        'ccvr-0123456789abcdef {"event": "Finished", "results": {}}',  # another run's
+        ' {"event": "Finished", "results": {}}',
+        TOKEN,
+        f"{TOKEN} ",
+        f"{TOKEN} what is no JSON",
+        f"{TOKEN} {{}}",
+        f"{TOKEN} []",
+        f"{TOKEN} [1]",
+        f"{TOKEN} 7",
+        f"{TOKEN} null",
+        f'{TOKEN} "error"',
+        f'{TOKEN} {{"error": []}}',
+        f'{TOKEN} {{"error": "RunError"}}',
+        f'{TOKEN} {{"event": "Unheard"}}',
+        f'{TOKEN} {{"event": []}}',
+        f'{TOKEN} {{"event": "Finished"}}',
+        f'{TOKEN} {{"event": "Finished", "results": {{}}, "more": 1}}',
+        f'{TOKEN} {{"event": "Finished", "results": ',
+    ],
+)
+def test_what_others_print_is_no_event(line):
+    assert event_of(f"{line}\n", TOKEN) is None
+    assert event_of(f"{line}\n", "") is None  # a run that has none
 
 
 @pytest.mark.parametrize("kind", CcvrError.__subclasses__(), ids=lambda kind: kind.__name__)
 def test_errors_arrive_as_they_left(kind):
     error = kind("the fact, the value. The remedy.")
-    with pytest.raises(kind, match="the fact, the value") as found:
-        event_of(f"{MARK}{as_json(error)}\n")
-    assert type(found.value) is kind
+    found = event_of(f"{TOKEN} {as_json(error)}\n", TOKEN)
+    assert type(found) is kind
+    assert str(found) == str(error)
     assert in_words(error, Path()) == f"{kind.__name__}: the fact, the value. The remedy."
 
 
 def test_an_error_of_another_version_is_an_error():
-    with pytest.raises(errors.FederationError, match="new"):
-        event_of(MARK + json.dumps({"error": "UnheardOf", "text": "new"}))
+    found = event_of(f"{TOKEN} " + json.dumps({"error": "UnheardOf", "text": "new"}), TOKEN)
+    assert type(found) is FederationError
+    assert str(found) == "new"
 
 
 # --- specs ------------------------------------------------------------------------------------------------------------
@@ -85,7 +119,11 @@ def test_a_preset_with_changes():
 
 @pytest.mark.parametrize(
     ("config", "said"),
-    [({"training.round": 3}, 'no field "training.round"'), ({"seed": "one"}, "seed is 'one'; give a whole number")],
+    [
+        ({"training.round": 3}, 'no field "training.round"'),
+        ({"seed": "one"}, "seed is 'one'; give a whole number"),
+        ({"calibration.methods": 5}, "calibration.methods is 5"),
+    ],
 )
 def test_mistakes_in_settings(config, said):
     with pytest.raises(SpecError, match=said):
@@ -104,6 +142,49 @@ def test_python_cannot_start_flower(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+# --- what is refused before anything is started -----------------------------------------------------------------------
+
+REMOTE = Spec(engine="flower", calibration=CalibrationSpec(methods=("lda",)))
+LOCAL = {
+    "none": None,
+    "address": '[superlink.local]\naddress = ":local:"\n',
+    "memory": '[superlink.local]\naddress = ":local-in-memory:"\n',
+    "options": "[superlink.local]\noptions.num-supernodes = 10\n",
+}
+
+
+@pytest.fixture
+def no_programs(monkeypatch):
+    def refuse(*command, **_):
+        raise AssertionError(f"started: {command}")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+
+
+@pytest.mark.usefixtures("no_programs")
+@pytest.mark.parametrize("config", LOCAL)
+def test_flowers_own_simulation_is_no_superlink(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    if LOCAL[config] is not None:
+        (tmp_path / "config.toml").write_text(LOCAL[config])
+    with pytest.raises(SpecError, match=r'flower.superlink is "local", for which Flower starts a SuperLink'):
+        next(launch(replace(REMOTE, flower=FlowerSpec(superlink="local")), tmp_path / "run"))
+
+
+@pytest.mark.parametrize("config", ['[superlink.local]\naddress = "127.0.0.1:9"\n', "damaged = ", "superlink = 1"])
+def test_what_else_is_in_the_configuration_flower_judges(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    (tmp_path / "config.toml").write_text(config)
+    assert not _address("local").startswith(":local")
+
+
+@pytest.mark.usefixtures("no_programs")
+def test_a_folder_in_the_way_is_found_at_once(tmp_path):
+    (tmp_path / "spec.toml").write_text(to_toml(Spec()))
+    with pytest.raises(RunError, match="holds a run already"):
+        next(launch(REMOTE, tmp_path))
+
+
 # --- what Flower says when it fails -----------------------------------------------------------------------------------
 
 
@@ -119,3 +200,7 @@ def test_last_words():
     assert _last_words(log) == "ServerApp raised an exception."
     raised = [*log[:2], "OSError: AF_UNIX path length\n", "RuntimeError: stopping\n", "ERROR :     Exit Code: 700\n"]
     assert _last_words(raised) == "OSError: AF_UNIX path length."
+    long = _last_words([f"ValueError: {'number ' * 100}and out\n"])
+    assert long.startswith("… number number")
+    assert long.endswith("number and out.")
+    assert len(long) <= MOST_WORDS + 3

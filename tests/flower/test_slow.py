@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from tests.flower.processes import (
     PATH,
     ROOT,
     alive,
+    await_file,
     await_nobody,
     command,
     deployed,
@@ -124,46 +124,51 @@ def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
     assert json.loads(folder.results.read_text())["accuracy"] == pytest.approx(here["accuracy"], abs=0.5)
 
 
-def await_file(path: Path) -> None:
-    for _ in range(10 * LIMIT):
-        if path.exists():
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"{path} was never written")
-
-
-def test_ctrl_c_ends_everything(tmp_path):
-    """Our own SuperLink, its simulation and Ray are gone with the command."""
+@pytest.mark.parametrize(("ending", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("pipe", 141)])
+def test_what_ends_the_command_ends_everything(ending, code, tmp_path):
+    """Our own SuperLink, its simulation and Ray are gone with it; a pipe that nobody reads is an error among others."""
     out = tmp_path / "run"
     call = "run", "--engine", "flower", "--training.rounds", "500", "--out", out
     process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
     await_file(out / "checkpoints" / "round-000001.safetensors")
     assert any("flower-superlink" in each for each in alive(tmp_path))
     assert any("raylet" in each for each in alive(tmp_path))
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=LIMIT)
-    assert process.returncode == 130
-    assert f"ccvr resume {out}" in said
-    await_nobody(tmp_path)
+    if ending == "pipe":
+        process.stdout.close()
+        process.wait(LIMIT)
+    else:
+        process.send_signal(signal.Signals[ending])
+        _, said = process.communicate(timeout=LIMIT)
+        assert (f"ccvr resume {out}" in said) == (ending == "SIGINT")
+    assert alive(tmp_path) == []
+    assert process.returncode == code
+    process.stderr.close()
 
 
 README = (ROOT / "src" / "ccvr" / "flower" / "bundle" / "README.md").read_text()
+QUICKSTART = (ROOT / "examples" / "flower-quickstart" / "README.md").read_text()
+
+
+def blocks_of(text: str) -> list[str]:
+    return re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
 
 
 def script_of(section: str) -> str:
     """A section's blocks after the exports of the first one; the package is installed already."""
     _, text = re.split(rf"^## {section}$", README, flags=re.MULTILINE)
-    first, *_ = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    exports = re.sub(r"^(python3|\.venv/bin/pip) .*\n", "", first, flags=re.MULTILINE)
-    return "set -e\n" + exports + "".join(re.findall(r"```bash\n(.*?)```", text.split("\n## ")[0], re.DOTALL))
+    exports = re.sub(r"^(python3|\.venv/bin/pip) .*\n", "", blocks_of(README)[0], flags=re.MULTILINE)
+    return exports + "".join(blocks_of(text.split("\n## ")[0]))
 
 
 def run_script(script: str, folder: Path) -> str:
-    (folder / "src").symlink_to(ROOT / "src")
+    """As written, in a folder like the repository; Flower's own SuperLink listens on ports that nobody else has."""
+    for name in ("src", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+    ports = "FLWR_LOCAL_CONTROL_API_PORT", "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"
     done = subprocess.run(
-        ["bash", "-c", script],
+        ["bash", "-c", f"set -e\n{script}"],
         cwd=folder,
-        env=environment(folder),
+        env=environment(folder, **{name: str(free_port()) for name in ports}),
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -173,16 +178,17 @@ def run_script(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_the_readmes_simulation(tmp_path, monkeypatch):
-    """On a SuperLink with a free port, where Flower would start one on a port that it always takes."""
-    monkeypatch.setenv("PYTHONPATH", PATH)
-    monkeypatch.chdir(tmp_path)
-    with simulation(2, 2) as link:
-        (tmp_path / ".flwr").mkdir()
-        config = Path(link.environment["FLWR_HOME"], "config.toml").read_text()
-        (tmp_path / ".flwr" / "config.toml").write_text(config.replace("[superlink.ccvr]", "[superlink.local]"))
-        said = run_script(script_of("Simulation").replace("pkill", "echo pkill"), tmp_path)
+def test_the_readmes_simulation(tmp_path):
+    said = run_script(script_of("Simulation"), tmp_path)
+    await_nobody(tmp_path / ".flwr")
     assert re.search(r"ccvr: round 8/8: accuracy .*\n(.*\n)*ccvr: finished, see it with: ccvr show \S+", said)
+
+
+def test_the_quickstarts_readme(tmp_path):
+    (script,) = blocks_of(QUICKSTART)
+    said = run_script(script, tmp_path)
+    await_nobody(tmp_path / ".flwr")
+    assert re.search(r"calibrated: [\d.]+%", said)
 
 
 def test_the_readmes_deployment(tmp_path):

@@ -1,23 +1,23 @@
 """The one place that chooses an engine: a run in this process, or on Flower."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder
-from ccvr.experiment.events import Event
+from ccvr.experiment.events import Events
 from ccvr.experiment.pipeline import resume, start
 from ccvr.experiment.spec import Spec, read_spec
 
 
-def begin(spec: Spec, path: Path, *, overwrite: bool) -> Iterator[Event]:
+def begin(spec: Spec, path: Path, *, overwrite: bool) -> Events:
     """A new run."""
     if spec.engine == "flower":
         return _launch()(spec, path, overwrite=overwrite)
     return start(spec, path, overwrite=overwrite)
 
 
-def go_on(folder: RunFolder) -> Iterator[Event]:
+def go_on(folder: RunFolder) -> Events:
     """A run that was stopped, on the engine that it began with."""
     is_finished = folder.results.is_file() and folder.model.is_file()
     if not is_finished and (spec := read_spec(folder.spec)).engine == "flower":
@@ -25,9 +25,10 @@ def go_on(folder: RunFolder) -> Iterator[Event]:
     return resume(folder)
 
 
-def _launch() -> Callable[..., Iterator[Event]]:
+def _launch() -> Callable[..., Events]:
     try:
         from ccvr.flower.launch import launch  # now: not everybody has Flower
     except ModuleNotFoundError as error:
-        raise UsageError(f'engine is "flower", and {error.name} is missing: pip install "ccvr[flower]".') from error
+        package = str(error.name).partition(".")[0]
+        raise UsageError(f'engine is "flower", and {package} is missing: pip install "ccvr[flower]".') from error
     return launch

@@ -1,6 +1,7 @@
 """Show a run's events as they come, and what came out."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +12,19 @@ from rich.console import Console
 from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Failed, refresh
-from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Events, Finished, HeadScored, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
 
 
-def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) -> None:
+def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     """Show a run until it is finished, then write its report, unless it was finished before."""
     console = Console()
     results: dict[str, Any] = {}
     worked = False
     try:
-        with RunProgress(console, quiet=quiet) as progress:
+        with contextlib.closing(events), RunProgress(console, quiet=quiet) as progress:
             for event in events:
                 show(event, progress)
                 worked |= not isinstance(event, Finished)
@@ -33,7 +34,7 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         unfinished = folder.spec.is_file() and not folder.results.is_file()
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
-    is_here = RunFolder(path).spec.is_file()  # a federation's run is where its server is
+    is_here = _holds(RunFolder(path), results)
     page = None
     if worked and is_here:
         _refresh(path, new=report)
@@ -49,6 +50,12 @@ def follow(events: Iterator[Event], path: Path, *, quiet: bool, report: bool) ->
         print(f'Run folder: {where}\nThe calibrated model, in Python: ccvr.load("{path}")')
 
 
+def _holds(folder: RunFolder, results: dict[str, Any]) -> bool:
+    """Whether a folder is of the run with these results: a federation's is where its server is, not always here."""
+    found = folder.read_json(folder.results) if folder.results.is_file() else None
+    return bool(json.dumps(found, sort_keys=True) == json.dumps(results, sort_keys=True))
+
+
 def _refresh(path: Path, *, new: bool) -> None:
     """What the run keeps of its heads fits them again. The run is safe by now: what goes wrong is told and no more."""
     with _telling("Figures are missing"):
@@ -58,6 +65,7 @@ def _refresh(path: Path, *, new: bool) -> None:
 
 
 def _write_report(path: Path) -> Path | None:
+    """The page about a finished run. What goes wrong here is told and no more, too."""
     from ccvr.cli.report import write_report  # now: matplotlib is slow to import
 
     page = None

@@ -46,7 +46,7 @@ def writing(path: Path, remedy: str = RESUME) -> Iterator[None]:
 
 OWN = {
     *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
-    *("checkpoints", "memories", "statistics", "heads", "analysis"),
+    *("checkpoints", "memories", "statistics", "heads", "analysis", "missing.json"),
     *("report.html", "figures", "tensorboard"),
 }
 """Everything that a run folder holds."""
@@ -96,6 +96,10 @@ class RunFolder:
         return self.path / "results.json"
 
     @property
+    def missing(self) -> Path:
+        return self.path / "missing.json"
+
+    @property
     def model(self) -> Path:
         return self.path / "model.safetensors"
 
@@ -124,14 +128,21 @@ class RunFolder:
         """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
         folder = cls(path)
         try:
-            if path.exists() and not (path.is_dir() and _looks_empty(path)):
-                folder._make_way(overwrite=overwrite)
+            folder.require_room(overwrite=overwrite)
+            if not folder._is_free():
+                shutil.rmtree(path)
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{path} cannot be created ({error.strerror or error}). Choose another --out.") from error
         return folder
 
-    def _make_way(self, *, overwrite: bool) -> None:
+    def _is_free(self) -> bool:
+        return not self.path.exists() or (self.path.is_dir() and _looks_empty(self.path))
+
+    def require_room(self, *, overwrite: bool = False) -> None:
+        """Refuse what ``create`` would, and change nothing."""
+        if self._is_free():
+            return
         if not self.spec.is_file():
             raise RunError(f"{self.path} exists and is not a run. Choose another --out.")
         if not overwrite:
@@ -144,7 +155,6 @@ class RunFolder:
             raise RunError(f'{self.path} holds "{foreign[0]}", which is no part of a run. Choose another --out.')
         with self.locked():
             pass  # nobody writes it, so it may go
-        shutil.rmtree(self.path)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -18,6 +18,7 @@ from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
 from ccvr.experiment.evidence import RunEvidence
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
+from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.train import score_on_test
@@ -94,7 +95,8 @@ def _score_head(
     counts = score_on_test(model, setup)
     add_score(results, label, counts, setup.label_counts)
     if setup.spec.data.validation:
-        held_out = sum(engine.score(model), start=ClassCounts.zeros(setup.dataset.num_classes))
+        answers = (counts[label] for counts in engine.score(model, {label: model.head}))
+        held_out = sum(answers, start=ClassCounts.zeros(setup.dataset.num_classes))
         results.setdefault("validation_accuracy", {})[label] = round(held_out.accuracy, 4)
     return HeadScored(label, counts.accuracy, seconds)
 
@@ -113,6 +115,8 @@ def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: Sp
     )
     write_atomically(folder.model, content)
     results["deployed"] = label
+    if missing := keep_missing(engine, folder):
+        results["missing"] = missing
     folder.write_json(folder.results, results)
 
 
@@ -121,8 +125,6 @@ def _select(results: Results, engine: Engine, model: SplitModel, folder: RunFold
     rows = results["calibrations"]
     labels = [UNCALIBRATED, *(label for label in rows if not find_calibrator(rows[label]["method"]).raw)]
     heads = {label: read_head(folder.head(label)) for label in labels}
-    device = model.head.weight.device
-    by_head = [engine.score(model.with_head(head.to(device))) for head in heads.values()]
-    found = select(heads, (dict(zip(labels, counts, strict=True)) for counts in zip(*by_head, strict=True)))
+    found = select(heads, engine.score(model, heads))
     results["selection"] = {"recall": found.recall, "standard_error": found.error}
     return found.name

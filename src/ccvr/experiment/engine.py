@@ -1,7 +1,7 @@
 """What a run needs from its clients, and the engine that has them all in this process."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from ccvr.data.batches import TrainingImages, in_order
 from ccvr.data.images import Dataset
 from ccvr.data.partition import Partition
 from ccvr.experiment.spec import Spec
+from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
@@ -40,11 +41,14 @@ class Engine(Protocol):
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         """All clients' features and labels: raw data, for the oracles of a simulation."""
 
-    def score(self, model: SplitModel) -> Iterator[ClassCounts]:
-        """Each client's counts on its held-out part."""
+    def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
+        """Each client's counts of every head on its held-out part.
+
+        All heads at once: who answers, and in which order, may differ from one question to the next.
+        """
 
     def missing(self) -> dict[str, dict[int, str]]:
-        """By what was asked, the clients that did not answer, and why."""
+        """By what was asked, the clients that did not answer, and why; empty where all did."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,14 @@ class LocalEngine:
         ]
         return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts])
 
-    def score(self, model: SplitModel) -> Iterator[ClassCounts]:
+    def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
+        number, device = self.dataset.num_classes, model.head.weight.device
+        candidates = {name: model.with_head(head.to(device)) for name, head in heads.items()}
         for shard in self.held_out.shards:
-            yield score(model, in_order(self.dataset.train, shard), self.dataset.num_classes)
+            yield {
+                name: score(candidate, in_order(self.dataset.train, shard), number)
+                for name, candidate in candidates.items()
+            }
 
     def missing(self) -> dict[str, dict[int, str]]:
         return {}  # a client that fails here ends the run

@@ -1,5 +1,6 @@
 """What happens in a run, as values that whoever shows progress reads."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from ccvr.experiment.results import Results
@@ -54,3 +55,5 @@ class Finished:
 
 
 Event = Started | RoundDone | HeadScored | ClientsMissing | Finished
+Events = Generator[Event, None, None]
+"""Whoever stops reading them closes them, so that what makes them ends as well."""

@@ -14,6 +14,7 @@ from ccvr.calibration.table import Calibrator
 from ccvr.core.errors import StatisticsError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.engine import Engine
+from ccvr.experiment.missing import keep_missing
 from ccvr.models.split import SplitModel
 from ccvr.statistics.collect import Request
 from ccvr.statistics.merge import merge
@@ -41,6 +42,7 @@ class RunEvidence:
         stored = self._stored(path)
         if stored is None:
             total = merge(self.engine.statistics(self.model, request))
+            keep_missing(self.engine, self.folder)  # first: the file is read ever after, and nobody is asked again
             write_atomically(path, total.to_bytes(dtype=torch.float64))
             stored = self._stored(path) or total  # a client at the very edge of what is read may take the sum over it
         return stored
@@ -56,8 +58,5 @@ class RunEvidence:
 
 def _name(request: Request) -> str:
     """A file name that tells requests apart."""
-    words = [request.kind, request.transform, request.taps and f"taps-{request.taps}"]
-    words.append(f"from-{request.min_count}" if request.min_count else "")
-    words.append(request.projection.digest[:12] if request.projection else "")
-    name = re.sub(r"[^\w.+-]", "-", "_".join(word for word in words if word and word != "none"))
+    name = re.sub(r"[^\w.+-]", "-", "_".join([request.kind, *request.details]))
     return name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()

@@ -17,8 +17,9 @@ from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine
-from ccvr.experiment.events import ClientsMissing, Event, Finished
+from ccvr.experiment.events import ClientsMissing, Event, Events, Finished
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.missing import missing_now
 from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
@@ -38,18 +39,19 @@ def engine_here(setup: Setup) -> Engine:
     return setup.engine()
 
 
-def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf = engine_here) -> Iterator[Event]:
+def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf = engine_here) -> Events:
     """A new run at ``path``. Whatever can be wrong with the spec is found before the folder is made."""
     spec = replace(spec, data=spec.data.anchored())
     torch.set_num_threads(spec.threads)
     require_names(spec)
     setup = prepare(spec)
     setup.fresh_model()
+    RunFolder(path).require_room(overwrite=overwrite)  # before clients are waited for
     clients = engine(setup)
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
         write_atomically(folder.spec, to_toml(spec).encode())
-        yield from logged(_execute(setup, clients, folder), folder, spec)
+        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 
 
 def require_names(spec: Spec) -> None:
@@ -61,7 +63,7 @@ def require_names(spec: Spec) -> None:
     require_tensorboard(spec)
 
 
-def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Iterator[Event]:
+def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
     """Bring a run to its end, from wherever it is."""
     with folder.locked():
         if folder.results.is_file() and folder.model.is_file():
@@ -71,7 +73,8 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Iterator[Eve
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
         setup = prepare(spec)
-        yield from logged(_execute(setup, engine(setup), folder), folder, spec)
+        clients = engine(setup)
+        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 
 
 def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]:
@@ -81,11 +84,9 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
     model = setup.fresh_model()
     results = empty_results(setup.dataset.class_names, len(setup.kept))
     calibrations = parse_calibrations(spec.calibration)
-    yield from _naming_the_missing(train(setup, engine, model, folder), engine)
+    yield from train(setup, engine, model, folder)
     yield score_trained(results, setup, engine, model, folder)
-    yield from _naming_the_missing(fit_all(results, calibrations, setup, engine, model, folder), engine)
-    if missing := _missing(engine):
-        results["missing"] = missing
+    yield from fit_all(results, calibrations, setup, engine, model, folder)
     wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, setup, engine, model, folder)
     yield Finished(results)
@@ -93,19 +94,14 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
 
 def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
     """The same events, and in front of one whose question some clients did not answer, who they are."""
-    told = set(_missing(engine))
+    told = set[tuple[str, str]]()
     for event in events:
-        for question, clients in _missing(engine).items():
-            if question not in told:
-                told.add(question)
-                yield ClientsMissing(question, clients)
+        for question, clients in missing_now(engine).items():
+            new = {client: why for client, why in clients.items() if (question, client) not in told}
+            told |= {(question, client) for client in new}
+            if new:
+                yield ClientsMissing(question, new)
         yield event
-
-
-def _missing(engine: Engine) -> dict[str, dict[str, str]]:
-    """As JSON has it."""
-    silent = engine.missing().items()
-    return {question: {str(client): why for client, why in clients.items()} for question, clients in silent}
 
 
 def _require_held_out(label: str, spec: Spec) -> None:
@@ -129,7 +125,7 @@ def _note(folder: RunFolder, seed: int, what: str) -> None:
 
 def calibrate_again(
     folder: RunFolder, calibrations: Sequence[Calibration], *, overwrite: bool = False, chosen: str | None = None
-) -> Iterator[Event]:
+) -> Events:
     """Add calibrations to a finished run; ``chosen`` is deployed instead of what was."""
     with folder.locked():
         spec, results = read_spec(folder.spec), folder.read_results()

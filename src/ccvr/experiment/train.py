@@ -11,6 +11,7 @@ from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.batches import in_order
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import RoundDone, Started
+from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
@@ -36,6 +37,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
                 f"the global model diverged: its test loss after round {state.round} is {counts.mean_loss}. "
                 f"Lower training.lr ({spec.training.lr:g})."
             )
+        keep_missing(engine, folder)
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:

@@ -1,5 +1,6 @@
 """The engine of our own runs over Flower: the same rounds, statistics and scores, from clients that a grid reaches."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from ccvr.flower.federation import Federation, connected
 from ccvr.flower.messages import blob_of, pack, setting_of
 from ccvr.flower.questions import HELLO, ask_scores, ask_statistics, expected, state_bytes
 from ccvr.flower.results import result_from_bytes, sent_bytes
+from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
 from ccvr.models.taps import TappedBackbone
@@ -53,8 +55,9 @@ class FlowerEngine:
         spec, number = setup.spec.flower, len(setup.kept)
         if not simulated:
             require_no_oracles(setup.spec)
-        nodes = connected(grid, number, spec.timeout)
-        everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), number / len(nodes), spec.timeout)
+        needed = max(1, math.ceil(spec.quorum * number - 1e-9))
+        nodes = connected(grid, number, spec.timeout, enough=needed)
+        everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), needed / len(nodes), spec.timeout)
         found = everybody.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
         clients: dict[int, int] = {}
         for client, node in found:
@@ -62,12 +65,12 @@ class FlowerEngine:
                 raise FederationError(f"two SuperNodes are client {client}. Give each its own partition-id.")
             clients[client] = node
         absent = [str(client) for client in range(number) if client not in clients]
-        if absent:
+        if number - len(absent) < needed:
             raise FederationError(
                 f"{len(nodes)} SuperNodes are connected, and none is client {', '.join(absent)}. "
                 f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
             )
-        federation = Federation(grid, {k: clients[k] for k in range(number)}, spec.quorum, spec.timeout)
+        federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
     def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
@@ -93,21 +96,22 @@ class FlowerEngine:
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         like = expected(model, self.setup.dataset.train.images[:2], "head", request)
         owned = self._owned(self.setup.kept)
-        yield from ask_statistics(self.federation, self._state(model), request, like, owned, spec=self._spec)
+        about = f" ({', '.join(request.details)})" if request.details else ""
+        asked = replace(self.federation, about=about)
+        yield from ask_statistics(asked, self._state(model), request, like, owned, spec=self._spec)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         if not self.simulated:
             raise CalibrationError(NO_ORACLES)
         return self.setup.engine().features(model)
 
-    def score(self, model: SplitModel) -> Iterator[ClassCounts]:
-        heads, number = {"head": model.head}, self.setup.dataset.num_classes
+    def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
+        asked, number = replace(self.federation, about=f" of {', '.join(heads)}"), self.setup.dataset.num_classes
         owned = self._owned(self.setup.held_out)
-        for counts in ask_scores(self.federation, self._state(model), "head", heads, number, owned, spec=self._spec):
-            yield counts["head"]
+        yield from ask_scores(asked, self._state(model), "head", heads, number, owned, spec=self._spec)
 
     def missing(self) -> dict[str, dict[int, str]]:
-        return {question: clients for question, clients in self.federation.missing.items() if clients}
+        return self.federation.missing
 
     def _owned(self, dealt: Partition) -> dict[int, Tensor]:
         """Images of each class that every client was dealt."""

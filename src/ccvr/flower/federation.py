@@ -39,8 +39,8 @@ class Federation:
     """Clients by number, and what is expected of them."""
 
     grid: Grid
-    nodes: Mapping[int, int]
-    """Flower's node of each client."""
+    nodes: Mapping[int, int | None]
+    """Flower's node of each client; None of one that no node says it is."""
     quorum: float = 1.0
     """Part of the clients asked that must answer."""
     timeout: float = 3600.0
@@ -49,6 +49,8 @@ class Federation:
     """By question, who did not answer it, and why."""
     without_samples: set[int] = field(default_factory=set)
     """Who answered that it has nothing to send."""
+    about: str = ""
+    """Ends each question, to tell it apart from others of the same words."""
 
     def ask(
         self,
@@ -66,7 +68,8 @@ class Federation:
         quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers; but by
         half of the time everybody is, so that silent ones hold nobody up.
         """
-        missing = self.missing[question] = {}
+        question, missing = question + self.about, dict[int, str]()
+        self.missing.setdefault(question, {})
         for client, answer in self._answers(message_type, contents, in_order=in_order, at_once=at_once):
             try:
                 if isinstance(answer, str):
@@ -76,6 +79,7 @@ class Federation:
                     yield read(client, answer)
             except CcvrError as error:
                 missing[client] = _one_line(str(error))
+            self.missing[question] |= missing  # who was missing when the same was asked before stays there
         needed = math.ceil(self.quorum * len(contents) - 1e-9)
         answered = len(contents) - len(missing)
         if answered < needed or not answered:
@@ -95,7 +99,10 @@ class Federation:
             spent, came = time.monotonic() - started, False
             while todo and len(waiting) < at_once + int(len(contents) * spent / (self.timeout / 2)):
                 client = todo.popleft()
-                if number := self._push(client, message_type, contents[client]):
+                node = self.nodes[client]
+                if node is None:
+                    yield client, "no SuperNode says that it is this client"
+                elif number := self._push(node, message_type, contents[client]):
                     waiting[client] = number
                 else:
                     yield client, "the message could not be sent"
@@ -115,13 +122,13 @@ class Federation:
             on_its_way = "its answer was still on the way when the time was over"
             yield client, on_its_way if client in pulls else f"no answer within {self.timeout:g} seconds"
 
-    def _push(self, client: int, message_type: str, content: RecordDict) -> str | None:
+    def _push(self, node: int, message_type: str, content: RecordDict) -> str | None:
         """The number of the message that was sent, if it was.
 
         One message at a time: Flower leaves out those that it cannot send, and does not say which. They live longer
         than we wait, so that what is on its way when the time is over can still arrive.
         """
-        message = Message(content, self.nodes[client], message_type, ttl=self.timeout + 2 * PATIENCE)
+        message = Message(content, node, message_type, ttl=self.timeout + 2 * PATIENCE)
         return next(iter(self.grid.push_messages([message])), None)
 
 
@@ -188,14 +195,22 @@ def listed(missing: Mapping[int, str] | Mapping[str, str], most: int = 5) -> str
     return ", ".join([*named, *more]) or "nobody"
 
 
-def connected(grid: Grid, number: int, timeout: float) -> list[int]:
-    """Flower's nodes, as soon as there are ``number`` of them."""
-    deadline = time.monotonic() + timeout
+def connected(grid: Grid, number: int, timeout: float, *, enough: int | None = None) -> list[int]:
+    """Flower's nodes, as soon as there are ``number`` of them.
+
+    Once there are ``enough``, the others have PATIENCE left to come.
+    """
+    enough, deadline, patience = enough or number, time.monotonic() + timeout, math.inf
     while len(nodes := list(grid.get_node_ids())) < number:
-        if time.monotonic() >= deadline:
-            raise FederationError(
-                f"{len(nodes)} of {number} clients connected within {timeout:g} seconds. "
-                "Start the missing SuperNodes, or allow more time."
-            )
+        now = time.monotonic()
+        patience = min(patience, now + PATIENCE) if len(nodes) >= enough else math.inf
+        if now >= min(deadline, patience):
+            break
         time.sleep(INTERVAL)
+    if len(nodes) < enough:
+        needed = f", where {enough} are needed" if enough < number else ""
+        raise FederationError(
+            f"{len(nodes)} of {number} clients connected within {timeout:g} seconds{needed}. "
+            "Start the missing SuperNodes, or allow more time."
+        )
     return sorted(nodes)

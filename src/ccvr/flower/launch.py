@@ -4,33 +4,38 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 import urllib.request
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
-from ccvr.core.errors import FederationError, SpecError
-from ccvr.experiment.events import Event, Finished
+from ccvr.core.errors import CcvrError, FederationError, SpecError
+from ccvr.core.run import RunFolder
+from ccvr.experiment.events import Event, Events, Finished
 from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.engine import require_no_oracles
 from ccvr.flower.lines import event_of
+from ccvr.flower.stopping import can_end_all, deaf, end, end_all, heeding_signals
 
 BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
 """Seconds that a SuperLink of our own may take to be ready."""
 MOST_LETTERS = 25
 """Of a path to a folder of temporary files in which Ray's sockets have a place: theirs may have 107."""
+MOST_WORDS = 300
+"""Letters of what Flower said that an error repeats."""
 SILENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else Flower installs packages by itself
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -48,33 +53,54 @@ class Link:
     name: str
     environment: dict[str, str]
     settings: tuple[str, ...] = ()
+    is_ours: bool = False
+    """Whether the SuperLink ends with us, and all that it runs with it."""
 
 
-def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False) -> Iterator[Event]:
+def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False) -> Events:
     """The events of a run on Flower; ``out`` is its folder, on the machine where the SuperLink is."""
     require_names(spec)
-    spec = replace(spec, data=spec.data.anchored())
+    spec, token = replace(spec, data=spec.data.anchored()), f"ccvr-{secrets.token_hex(8)}"
     config = {
         "spec": to_toml(spec),
         "out": str(out.expanduser().absolute()),
         "overwrite": overwrite,
         "resume": resume,
-        "events": True,
+        "events": token,
         "command": json.dumps([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    with _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
+    if not spec.flower.superlink and not resume:
+        RunFolder(out.expanduser()).require_room(overwrite=overwrite)  # a federation's is where its SuperLink is
+    with heeding_signals(), _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
         file = Path(folder) / "run.toml"
         file.write_text(tomli_w.dumps(config), encoding="utf-8")
-        yield from _events(link, file)
+        yield from _events(link, file, token)
 
 
 def _link(spec: Spec) -> contextlib.AbstractContextManager[Link]:
-    if spec.flower.superlink:
+    if name := spec.flower.superlink:
         require_no_oracles(spec)
-        return contextlib.nullcontext(Link(spec.flower.superlink, _environment()))
+        if _address(name).startswith(":local"):
+            raise SpecError(
+                f'flower.superlink is "{name}", for which Flower starts a SuperLink that nobody ends. '
+                "Leave it out: then the simulation has one of its own."
+            )
+        return contextlib.nullcontext(Link(name, _environment()))
     if spec.device != "cpu":
         raise SpecError(f'device is "{spec.device}"; our simulation on Flower uses the CPU alone. Use --device cpu.')
     return simulation(spec.partition.num_clients, spec.processes(spec.partition.num_clients))
+
+
+def _address(name: str) -> str:
+    """Of a SuperLink in Flower's configuration, as far as we can tell; without one Flower knows `local`."""
+    file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr", "config.toml")
+    try:
+        connection = tomllib.loads(file.read_text(encoding="utf-8"))["superlink"][name]
+        return str(connection.get("address", ":local:" if "options" in connection else ""))
+    except FileNotFoundError:
+        return ":local:" if name == "local" else ""
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""  # Flower says what is wrong
 
 
 def _environment(**more: str) -> dict[str, str]:
@@ -102,19 +128,23 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
             str(port),
         ]
         said = Path(home, "superlink.log")
-        with said.open("w") as log:
-            process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        process = None
         try:
+            with said.open("w") as log:
+                process = subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                )
             _await_health(port, process, said)
             sizes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={processes}"
-            yield Link("ccvr", environment, ("--federation-config", sizes))
+            yield Link("ccvr", environment, ("--federation-config", sizes), is_ours=True)
         finally:
-            _end(process)
+            deaf()
+            end_all(f"FLWR_HOME={home}")
+            if process is not None:
+                end(process)
 
 
-def _events(link: Link, config: Path) -> Iterator[Event]:
+def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
     """What Flower's log says of our run, until it ends."""
     command = [_program("flwr"), "run", str(BUNDLE), link.name, "--stream", "--run-config", str(config), *link.settings]
     process = subprocess.Popen(
@@ -127,22 +157,28 @@ def _events(link: Link, config: Path) -> Iterator[Event]:
         start_new_session=True,  # Ctrl-C is ours to deal with
     )
     assert process.stdout is not None
-    number, is_finished, said = "", False, deque[str](maxlen=200)
+    number, is_over, is_finished, said = "", False, False, deque[str](maxlen=200)
     try:
         for line in process.stdout:
             if os.environ.get("CCVR_TRACEBACK"):
                 print(line, end="", file=sys.stderr)
             said.append(line)
             number = found[1] if (found := re.search(r"started run (\d+)", line)) else number
-            if (event := event_of(line)) is not None:
+            event = event_of(line, token)
+            is_over = is_over or isinstance(event, Finished | CcvrError)
+            if isinstance(event, CcvrError):
+                raise event
+            if event is not None:
                 is_finished = isinstance(event, Finished)
                 yield event
-    except (KeyboardInterrupt, GeneratorExit):
-        if number:
-            _flwr(link, "stop", number, link.name)
-        raise
+        is_over = True  # or its log broke off, and then we do not know better than Flower
     finally:
-        _end(process)
+        if not is_over:
+            deaf()
+            if number and not (link.is_ours and can_end_all()):
+                _flwr(link, "stop", number, link.name)
+        process.stdout.close()
+        end(process)
     if not is_finished:
         raise FederationError(_why_no_result(link, number, said))
 
@@ -158,9 +194,17 @@ def _flwr(link: Link, *arguments: str) -> str:
     """What a command of Flower's prints, if it gets an answer at all."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     try:
-        return subprocess.run(command, env=link.environment, capture_output=True, text=True, timeout=60).stdout
+        done = subprocess.run(
+            command,
+            env=link.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            start_new_session=True,  # a second Ctrl-C must not reach it
+        )
     except subprocess.TimeoutExpired:
         return ""
+    return done.stdout
 
 
 def _last_words(lines: Iterable[str]) -> str:
@@ -169,7 +213,10 @@ def _last_words(lines: Iterable[str]) -> str:
     raised = [line for line in plain if re.match(r"[\w.]*(Error|Exception): ", line)]
     errors = [line.partition(":")[2].strip() for line in plain if line.startswith("ERROR")]
     words = raised[:1] or errors[-1:] or [line for line in plain if not line.startswith(("INFO", "WARNING"))]
-    return " ".join(" ".join(words).split())[-300:].rstrip(".") + "."
+    text = " ".join(" ".join(words).split())
+    if len(text) > MOST_WORDS:
+        text = f"… {text[-MOST_WORDS:].partition(' ')[2]}"
+    return text.rstrip(".") + "."
 
 
 def _program(name: str) -> str:
@@ -195,12 +242,3 @@ def _await_health(port: int, process: subprocess.Popen[bytes], log: Path) -> Non
         time.sleep(0.2)
     words = _last_words(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
     raise FederationError(f"Flower's SuperLink did not start: {words}")
-
-
-def _end(process: subprocess.Popen[Any]) -> None:
-    process.terminate()
-    try:
-        process.wait(15)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

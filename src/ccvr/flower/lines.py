@@ -10,7 +10,7 @@ from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, 
 from ccvr.flower.federation import listed
 
 MARK = "ccvr: "
-"""Begins our lines among Flower's."""
+"""Begins our lines among Flower's, those for people; whoever prints may print the same."""
 EVENTS: dict[str, type[Event]] = {each.__name__: each for each in get_args(Event)}
 
 
@@ -20,16 +20,22 @@ def as_json(what: Event | CcvrError) -> str:
     return json.dumps({"event": type(what).__name__, **asdict(what)})
 
 
-def event_of(line: str) -> Event | None:
-    """The event in a line of ours, None for Flower's; an error is raised."""
-    _, found, text = line.partition(MARK)
-    if not found:
+def event_of(line: str, token: str) -> Event | CcvrError | None:
+    """The event or the error behind a run's own token; None in a line of Flower's or of a user's model.
+
+    Wherever in the line it stands: what others print before it need not end with a newline.
+    """
+    _, found, text = line.partition(f"{token} ")
+    if not token or not found:
         return None
-    fields, _ = json.JSONDecoder().raw_decode(text)
-    if "error" in fields:
-        kinds = {kind.__name__: kind for kind in CcvrError.__subclasses__()}
-        raise kinds.get(fields["error"], FederationError)(fields["text"])
-    return EVENTS[fields.pop("event")](**fields)
+    try:
+        fields, _ = json.JSONDecoder().raw_decode(text)
+        if "error" in fields:
+            kinds = {kind.__name__: kind for kind in CcvrError.__subclasses__()}
+            return kinds.get(fields["error"], FederationError)(fields["text"])
+        return EVENTS[fields.pop("event")](**fields)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 def in_words(what: Event | CcvrError, path: Path) -> str:

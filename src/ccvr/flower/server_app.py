@@ -42,7 +42,8 @@ def main(grid: Grid, context: Context) -> None:
 
     def say(what: Event | CcvrError) -> None:
         # In one piece: Flower's own threads write to the same log.
-        sys.stdout.write(f"{MARK}{as_json(what) if config['events'] else in_words(what, path)}\n")
+        token = str(config["events"])
+        sys.stdout.write(f"{token} {as_json(what)}\n" if token else f"{MARK}{in_words(what, path)}\n")
         sys.stdout.flush()
 
     try:
@@ -67,5 +68,5 @@ def spec_of(config: Mapping[str, Any]) -> Spec:
             table = fields
             for section in sections:
                 table = table.setdefault(section, {})
-            table[last] = value.split() if isinstance(table.get(last), list) else value
+            table[last] = value.split() if isinstance(table.get(last), list) and isinstance(value, str) else value
     return replace(build(Spec, fields), engine="flower")

@@ -35,6 +35,17 @@ class Request:
     min_count: int = 0
     projection: Projection | None = None
 
+    @property
+    def details(self) -> list[str]:
+        """What tells it apart from other requests of its kind, in words."""
+        words = [
+            self.transform if self.transform != "none" else "",
+            self.taps and f"taps-{self.taps}",
+            f"from-{self.min_count}" if self.min_count else "",
+            self.projection.digest[:12] if self.projection else "",
+        ]
+        return [word for word in words if word]
+
 
 def collect(
     model: nn.Module,
