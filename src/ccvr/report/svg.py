@@ -149,7 +149,7 @@ def _picture(link: str) -> str:
     image = opened.convert("RGB")
     if image.getcolors(256):
         return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
-    return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)
+    return min(link, _link(image, "JPEG", quality=85, subsampling=0, optimize=True), key=len)
 
 
 def _link(image: Image.Image, kind: str, **options: Any) -> str:
