@@ -21,6 +21,8 @@ from ccvr.report.text import plain
 
 HOVER, BREAK = "hover-", "\n"
 DPI = 200
+OLD_BROWSERS = "image-rendering:crisp-edges;"
+"""What those want that do not know ``pixelated``."""
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PNG = "data:image/png;base64,"
 DROPPED = (f"{SVG}metadata", f"{SVG}style")
@@ -136,7 +138,7 @@ def _lighten(element: Element, name: str, referred: set[str]) -> None:
     if element.get(HREF, "").startswith(PNG):
         element.set(HREF, _picture(element.attrib[HREF]))
     if "style" in element.attrib:
-        element.set("style", _style(element.attrib["style"]))
+        element.set("style", _style(element.attrib["style"]).replace(OLD_BROWSERS, ""))
 
 
 def _picture(link: str) -> str:
@@ -149,7 +151,7 @@ def _picture(link: str) -> str:
     image = opened.convert("RGB")
     if image.getcolors(256):
         return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
-    return min(link, _link(image, "JPEG", quality=85, subsampling=0, optimize=True), key=len)
+    return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)
 
 
 def _link(image: Image.Image, kind: str, **options: Any) -> str:
