@@ -21,13 +21,11 @@ from ccvr.report.text import plain
 
 HOVER, BREAK = "hover-", "\n"
 DPI = 200
-OLD_BROWSERS = "image-rendering:crisp-edges;"
-"""What those want that do not know ``pixelated``."""
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PNG = "data:image/png;base64,"
 DROPPED = (f"{SVG}metadata", f"{SVG}style")
-ASSUMED = ("font-size:9px", "text-anchor:start", "stroke-linejoin:miter")
-"""What page.css, or SVG itself, says of all drawings."""
+ASSUMED = ("font-size:9px", "text-anchor:start", "stroke-linejoin:miter", "image-rendering:crisp-edges")
+"""What page.css, SVG itself or what stands behind it says of all drawings."""
 SHAPES = ("d", "x", "y", "width", "height", "transform", "viewBox")
 """Attributes that are numbers."""
 LEVEL = re.compile(r"M(\S+) (\S+)L(\S+) \2(?=M|$)")
@@ -138,7 +136,7 @@ def _lighten(element: Element, name: str, referred: set[str]) -> None:
     if element.get(HREF, "").startswith(PNG):
         element.set(HREF, _picture(element.attrib[HREF]))
     if "style" in element.attrib:
-        element.set("style", _style(element.attrib["style"]).replace(OLD_BROWSERS, ""))
+        element.set("style", _style(element.attrib["style"]))
 
 
 def _picture(link: str) -> str:
