@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
 from ccvr.report.drawn import ROOM, draw, inlined, save_figures
-from ccvr.report.figures.sweeps import amounts, virtual_features
+from ccvr.report.figures.sweeps import amounts, clients, virtual_features
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group
 from ccvr.report.page import page
@@ -188,6 +188,14 @@ class TestFigures:
                 (panel,) = drawing(run)
                 names = panel.figure.axes[0].get_legend_handles_labels()[1]
                 assert ("paper, 100 × 10" in names) == (not change), change
+
+    @pytest.mark.parametrize(("part", "are_one"), [(1.0, True), (0.2, True), (0.5, False)])
+    def test_more_clients_of_whom_the_same_part_or_as_many_train(
+        self, part: float, are_one: bool, make_run: MakeRun
+    ) -> None:
+        few = make_run("few", made=papers(), analyzed=False)
+        many = make_run("many", made=papers(partition__num_clients=50, training__client_fraction=part), analyzed=False)
+        assert len(clients([RunFiles.read(few), RunFiles.read(many)])) == are_one
 
     def test_every_drawing_has_words_and_a_size(self, two: str) -> None:
         drawings = Seen(two).all("svg")

@@ -15,6 +15,7 @@ from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.text import shown
 
 SWEPT = ("num_virtual", "seed", "bytes", "seconds")
+NUM_CLIENTS = ("partition.num_clients", "training.client_fraction")
 
 
 STAR = "paper, 100 × 10"
@@ -63,11 +64,14 @@ def virtual_features(run: RunFiles) -> list[Panel]:
 
 
 def clients(runs: Sequence[RunFiles]) -> list[Panel]:
-    """Runs that differ in the number of clients (and seed) alone."""
-    families: dict[str, dict[int, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
+    """Runs that differ in the number of clients (and seed) alone; in a round are the same part of them, or as many."""
+    families: dict[tuple[str, str], dict[int, list[RunFiles]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        same = str({key: value for key, value in run.settings.items() if key != "partition.num_clients"})
-        families[same][int(run.setting("partition.num_clients", 0))].append(run)
+        number = int(run.setting("partition.num_clients", 0))
+        part = float(run.setting("training.client_fraction", 1.0))
+        same = {key: value for key, value in run.settings.items() if key not in NUM_CLIENTS}
+        for taking_part in (f"{part:g} of all", f"{round(part * number)} clients"):
+            families[str(same), taking_part][number].append(run)
     panels = []
     for found in families.values():
         if len(found) < 2:
