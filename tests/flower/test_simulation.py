@@ -14,6 +14,7 @@ import ccvr
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import to_toml
+from ccvr.flower import stopping
 from ccvr.flower.launch import simulation
 from ccvr.models.build import ModelSpec
 from ccvr.training.checkpoint import read_checkpoint
@@ -164,10 +165,12 @@ def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
     process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
     await_file(out / "checkpoints" / "round-000001.safetensors")
     assert any("raylet" in each for each in alive(tmp_path))
+    started = stopping.processes_with(f"TMPDIR={tmp_path}")  # Ray's agents, too, whose environment cannot be read
     for _ in range(3):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
     _, said = process.communicate(timeout=LIMIT)
+    assert stopping.still_there(started) == set()
     assert alive(tmp_path) == []
     assert process.returncode == 130
     assert f"ccvr resume {out}" in said

@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -64,31 +65,62 @@ def can_end_all() -> bool:
 
 
 def end_all(variable: str) -> None:
-    """End all processes with that NAME=VALUE in their environment, as far as we see it.
+    """End all processes with that NAME=VALUE in their environment and all that they started, as far as we see them.
 
-    Children of children start sessions of their own and outlive those who started them; the environment they inherit.
+    Flower and Ray start sessions of their own that outlive those who started them; the environment they inherit.
     """
-    deadline = time.monotonic() + GRACE
-    _send(signal.SIGTERM, variable)
-    while processes_with(variable) and time.monotonic() < deadline:
+    deadline, found = time.monotonic() + GRACE, processes_with(variable)
+    _send(signal.SIGTERM, found)
+    while found and time.monotonic() < deadline:
         time.sleep(0.1)
-    while _send(signal.SIGKILL, variable):
+        found = still_there(found) | processes_with(variable)
+    while found:
+        _send(signal.SIGKILL, found)
         time.sleep(0.1)
+        found = still_there(found) | processes_with(variable)
 
 
-def _send(number: signal.Signals, variable: str) -> list[int]:
-    found = processes_with(variable)
-    for process in found:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process, number)
+@dataclass(frozen=True)
+class Process:
+    """One that runs now; its start tells it apart from a later one of the same number."""
+
+    number: int
+    parent: int
+    start: int
+
+
+def processes_with(variable: str) -> set[Process]:
+    """Those with the variable, and their children: Ray's agents write their titles over their environment."""
+    running, mark = _running(), f"{variable}\0".encode()
+    found = {each for each in running if mark in _read(each.number, "environ")}
+    while more := {each for each in running - found if each.parent in {one.number for one in found}}:
+        found |= more
+    return {each for each in found if each.number != os.getpid()}
+
+
+def still_there(processes: set[Process]) -> set[Process]:
+    there = {(each.number, each.start) for each in _running()}
+    return {each for each in processes if (each.number, each.start) in there}
+
+
+def _running() -> set[Process]:
+    """All that are neither ended nor waiting to be buried."""
+    found = set()
+    for entry in PROCESSES.iterdir() if can_end_all() else ():
+        fields = _read(int(entry.name), "stat").rpartition(b")")[2].split() if entry.name.isdigit() else []
+        if fields and fields[0] not in (b"Z", b"X"):
+            found.add(Process(int(entry.name), int(fields[1]), int(fields[19])))
     return found
 
 
-def processes_with(variable: str) -> list[int]:
-    """Others than this one; the dead that nobody has buried have no environment."""
-    found = []
-    for entry in PROCESSES.iterdir() if can_end_all() else ():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and f"{variable}\0".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return [process for process in found if process != os.getpid()]
+def _read(number: int, name: str) -> bytes:
+    """Nothing of one that has ended or is somebody else's."""
+    with contextlib.suppress(OSError):
+        return (PROCESSES / str(number) / name).read_bytes()
+    return b""
+
+
+def _send(number: signal.Signals, processes: set[Process]) -> None:
+    for each in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each.number, number)
