@@ -299,12 +299,13 @@ def withhold(header, tensors):
     header["withheld"] = 1
 
 
-STATISTICS, SCORES = ("query.ccvr_statistics", "statistics", FORMAT), ("query.ccvr_scores", "counts", "ccvr-counts/1")
+STATISTICS, SCORES = "query.ccvr_statistics", "query.ccvr_scores"
+SUMS, COUNTS = (STATISTICS, "statistics", FORMAT), (SCORES, "counts", "ccvr-counts/1")
 OVERCOUNTED = {
-    "absurd": (*STATISTICS, lambda header, tensors: tensors["count"].fill_(10**12), "more than 1,000,000,000"),
-    "one": (*STATISTICS, lambda header, tensors: one_more(tensors, "count"), r"it counts \d+ samples of class \d and"),
-    "withheld": (*STATISTICS, withhold, "it withholds 1 samples and has at most 0 more"),
-    "scores": (*SCORES, lambda header, tensors: one_more(tensors, "total/head"), r"it counts \d+ samples of class \d"),
+    "absurd": (*SUMS, lambda header, tensors: tensors["count"].fill_(10**12), "more than 1,000,000,000"),
+    "one": (*SUMS, lambda header, tensors: one_more(tensors, "count"), r"it counts \d+ samples of class \d and"),
+    "withheld": (*SUMS, withhold, "it withholds 1 samples and has at most 0 more"),
+    "scores": (*COUNTS, lambda header, tensors: one_more(tensors, "total/head"), r"it counts \d+ samples of class \d"),
 }
 
 
@@ -316,7 +317,7 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
     setup = prepare(spec)
     engine = FlowerEngine.connect(Loopback(Faulty(altered(message_type, *where, how)), 3), setup)
     model = setup.fresh_model()
-    if message_type == STATISTICS[0]:
+    if message_type == STATISTICS:
         merged = RunEvidence(engine, model, RunFolder(tmp_path)).merged(Request("means"))
         found, dealt = merged.count, setup.kept
     else:
@@ -381,7 +382,6 @@ SELECTING = replace(
     flower=FlowerSpec(quorum=0.6),
     calibration=CalibrationSpec(methods=("lda", "ncm"), deploy="select"),
 )
-SCORES = "query.ccvr_scores"
 
 
 def selection_of(path, clients):
@@ -426,9 +426,6 @@ def test_a_client_that_misses_one_score_is_left_out_of_that_and_named(when, tmp_
     assert json.loads((tmp_path / "run" / "results.json").read_text())["missing"] == missing
     found = selection_of(tmp_path / "run", [0, 2] if when == 3 else [0, 1, 2])
     assert events[-1].results["selection"]["recall"] == found.recall
-
-
-STATISTICS = "query.ccvr_statistics"
 
 
 def test_nobody_who_is_missing_is_forgotten(tmp_path):

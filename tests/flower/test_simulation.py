@@ -158,6 +158,7 @@ def test_the_command_simulates(tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"spec.toml", "run", "here"}
 
 
+@pytest.mark.flower_slow
 def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
     """Not even for a moment: whoever resumes the run at once finds it free."""
     out = tmp_path / "run"

@@ -104,7 +104,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.is_dir() else {}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedavgm", "moon"])
 def test_the_same_bits_with_one_two_and_three_workers(algorithm, tmp_path):
     clients, spec = many_clients((9, 30, 9, 17, 4), augment=True), replace(SPEC, algorithm=algorithm)
     alone = states(clients, spec, tmp_path / "0")
