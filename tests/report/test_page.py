@@ -405,7 +405,7 @@ class TestSize:
         assert 3_000_000 < len(text.encode()) <= 5_000_000
         assert f"t-SNE of {POINTS:,} test features, of which 2,000 are drawn" in text
 
-    @pytest.mark.parametrize("shape", [Shape(10, 10, 30), Shape(15, 15, 20), Shape(100, 100, 30)], ids=str)
+    @pytest.mark.parametrize("shape", [Shape(15, 15, 20), Shape(100, 100, 30)], ids=str)
     def test_ten_times_what_each_run_has_leaves_room(self, shape: Shape, tmp_path: Path) -> None:
         """Without values on hover, which give way; figures in which runs stand together are few."""
         together = {"lean", "accuracy", "loss", "cka", "time", "separability"}

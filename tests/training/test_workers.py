@@ -137,7 +137,7 @@ def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("algorithm", "name"),
-    [*((each, "simple-cnn") for each in ALGORITHMS), ("fedavg", "mobilenet-v2"), ("moon", "mobilenet-v2")],
+    [*((each, "simple-cnn") for each in ALGORITHMS), ("fedavg", "mobilenet-v2")],
 )
 def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     """Channels last, and in training computed otherwise than in evaluation."""
