@@ -64,7 +64,7 @@ class TestRun:
         assert "Training images of each client, by class" in out
         assert f"round 1/1  accuracy {results['accuracy']['uncalibrated']:.2f} %" in out
         assert f"ccvr: accuracy {results['accuracy']['ccvr']:.2f} %" in out
-        assert out.endswith('Run folder: mine\nThe calibrated model, in Python: ccvr.load("mine")\n')
+        assert out.endswith('Run folder: mine\nThe model, in Python: ccvr.load("mine")\n')
 
     def test_quiet_means_quiet(self, ccvr: Command, tmp_path: Path) -> None:
         assert ccvr("run", *SMALL, "--out", "mine", "--quiet") == (0, "", "")

@@ -47,7 +47,7 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
         if page is not None:
             print(f"Report: {page}")
         where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
-        print(f'Run folder: {where}\nThe calibrated model, in Python: ccvr.load("{path}")')
+        print(f'Run folder: {where}\nThe model, in Python: ccvr.load("{path}")')
 
 
 def _holds(folder: RunFolder, results: dict[str, Any]) -> bool:
