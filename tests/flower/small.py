@@ -1,5 +1,8 @@
 """A model of five numbers in, four classes out, and clients whose data it was never trained on."""
 
+import json
+import struct
+
 import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
@@ -39,3 +42,10 @@ def app_of(load=load, mods=None, **options) -> ClientApp:
 
 def grid_of(number: int = 3, load=load, mods=None, silent=(), **options) -> Loopback:
     return Loopback(app_of(load, mods, **options), number, silent=silent)
+
+
+def overflowing(format: str, name: str) -> bytes:
+    """A tensor of no bytes, and of more rows than there are numbers for."""
+    entry = {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}
+    header = json.dumps({"__metadata__": {"ccvr": json.dumps({"format": format})}, name: entry}).encode()
+    return struct.pack("<Q", len(header)) + header

@@ -30,7 +30,7 @@ from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.node_state import NodeMemories
-from ccvr.flower.results import result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
+from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
@@ -42,9 +42,11 @@ from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
 from tests.flower.loopback import Loopback
+from tests.flower.small import overflowing
 
 pytestmark = pytest.mark.flower
 
+ABSENT = "there is not one SuperNode that says it is this client"
 TINY = Spec(
     threads=1,
     workers=1,
@@ -180,16 +182,28 @@ def test_memories_are_in_the_nodes_state_alone(tmp_path):
     assert all("memory" not in name for message in grid.sent for name in message.content.get("ccvr.blobs", {}))
 
 
-def test_a_memory_is_read_as_it_was_written_and_the_one_before_stays():
-    memories = NodeMemories(RecordDict())
+def test_a_memory_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
+    memories = NodeMemories(RecordDict(), last=3)
     kept = {n: {"w": torch.full((2, 3), float(n)), "n": torch.tensor(n)} for n in (1, 3, 7, 10)}
     for number, memory in kept.items():
         memories.write(0, number, memory)
-    for number in (7, 10):
+    for number in (3, 10):
         assert all(torch.equal(memories.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
-    for number in (1, 3, 8):
+    for number in (1, 7, 8):
         with pytest.raises(RunError, match=f"client 0 has no memory of round {number}"):
             memories.read(0, number)
+
+
+def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server_knows(tmp_path):
+    def lost(message):
+        client_app(message, grid.contexts[101])
+        return crashed(message)
+
+    grid = Loopback(Faulty({(1, "train", number): lost for number in (2, 3, 4)}), 3)
+    spec = replace(with_training(algorithm="moon", rounds=5), flower=FlowerSpec(quorum=0.5))
+    missing = on_flower(spec, tmp_path / "run", grid)[-1].results["missing"]
+    assert missing == {f"round {number}": {"1": "its process died"} for number in (2, 3, 4)}
+    assert sorted(grid.contexts[101].state) == ["ccvr-memory/1/1", "ccvr-memory/1/5"]
 
 
 def test_memories_that_are_lost_are_told(tmp_path):
@@ -230,7 +244,8 @@ def crashed(message):
 
 
 def lying(message):
-    return Message(pack({"result": b"no result", "statistics": b"none"}), reply_to=message)
+    blobs = {"result": overflowing(RESULT, "payload/x"), "statistics": b"none"}
+    return Message(pack(blobs), reply_to=message)
 
 
 def test_a_client_that_dies_in_training_ends_the_run_with_one_line(tmp_path):
@@ -248,14 +263,15 @@ def test_a_client_that_dies_in_training_ends_the_run_with_one_line(tmp_path):
 
 def test_with_a_quorum_the_others_go_on_and_the_missing_are_named(tmp_path):
     spec = replace(TINY, flower=FlowerSpec(quorum=0.6))
-    faults = {(1, "train", 2): crashed, (2, "query.ccvr_statistics", 0): lying}
+    faults = {(1, "train", 2): crashed, (0, "train", 1): lying, (2, "query.ccvr_statistics", 0): lying}
     events = on_flower(spec, tmp_path / "run", Loopback(Faulty(faults), 3))
     named = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
+    assert "Stride calculation overflowed" in named["round 1"]["0"]
     assert named["round 2"] == {"1": "its process died"}
     assert list(named["the query for pooled statistics"]) == ["2"]
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["missing"] == named
-    assert [sorted(each) for each in who_trained(tmp_path / "run")] == [[0, 1, 2], [0, 2]]
+    assert [sorted(each) for each in who_trained(tmp_path / "run")] == [[1, 2], [0, 2]]
 
 
 def test_the_trained_model_survives_a_query_that_fails(tmp_path):
@@ -514,7 +530,7 @@ def test_a_quorum_of_connected_clients_is_enough(fault, tmp_path):
     events = on_flower(HALF, tmp_path / "run", grid)
     missing = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
     assert list(missing) == ["round 1", "round 2", "the query for pooled statistics"]
-    assert all(clients == {"2": "no SuperNode says that it is this client"} for clients in missing.values())
+    assert all(clients == {"2": ABSENT} for clients in missing.values())
     assert who_trained(tmp_path / "run") == [[0, 1], [0, 1]] or who_trained(tmp_path / "run") == [[1, 0], [1, 0]]
 
 
@@ -576,6 +592,14 @@ def test_partitions_that_do_not_fit(numbers, said):
         context.node_config["partition-id"] = number
     with pytest.raises(FederationError, match=said):
         FlowerEngine.connect(grid, prepare(TINY))
+
+
+def test_one_that_claims_to_be_another_ends_no_run_that_can_do_without_both(tmp_path):
+    grid = Loopback(client_app, 5)
+    grid.contexts[104].node_config["partition-id"] = 0
+    spec = replace(HALF, partition=replace(HALF.partition, num_clients=4))
+    missing = on_flower(spec, tmp_path / "run", grid)[-1].results["missing"]
+    assert {"round 1": {"0": ABSENT}}.items() <= missing.items()
 
 
 def test_more_nodes_than_clients_do_no_harm():

@@ -2,8 +2,6 @@
 
 import os
 import re
-import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,26 +12,17 @@ import ccvr
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import to_toml
-from ccvr.flower import stopping
 from ccvr.flower.launch import simulation
-from ccvr.models.build import ModelSpec
 from ccvr.training.checkpoint import read_checkpoint
-from tests.flower.noisy import NOISE
 from tests.flower.processes import (
-    LIMIT,
     PATH,
     ROOT,
-    alive,
-    await_file,
     await_nobody,
-    command,
-    environment,
     run_app,
-    start_command,
     try_cases,
 )
 from tests.flower.small import batches_of, small_model
-from tests.flower.test_engine import ALGORITHMS, TINY, furthest, with_training
+from tests.flower.test_engine import ALGORITHMS, furthest, with_training
 
 pytestmark = pytest.mark.flower
 
@@ -133,50 +122,6 @@ def test_fewer_than_the_quorum(trial):
     assert "1 of 3 clients answered the query for pooled statistics, where 3 are needed" in found["text"]
     assert found["text"].count("client ") == 2
     assert "\n" not in found["text"]
-
-
-def test_the_command_simulates(tmp_path):
-    """`ccvr run --engine flower`: its own SuperLink, its own Ray, and nothing of them afterwards.
-
-    Also where temporary files lie so deep that Ray's sockets have no place there, and where a model prints lines that
-    look like ours.
-    """
-    spec = replace(TINY, model=ModelSpec(name="tests.flower.noisy:make"))
-    (tmp_path / "spec.toml").write_text(to_toml(replace(spec, engine="flower")))
-    variables = environment(tmp_path, TMPDIR=str(tmp_path), CCVR_TRACEBACK="1")
-    done = command(variables, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
-    assert done.returncode == 0, done.stdout + done.stderr
-    for noise in NOISE:
-        assert f"{noise}\n" in done.stderr
-    here = run(spec, tmp_path / "here")
-    states = [read_checkpoint(RunFolder(tmp_path / each).checkpoint(2)) for each in ("run", "here")]
-    assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
-    assert "round 2/2" in done.stdout
-    assert f"{here['accuracy']['lda']:.2f}" in done.stdout
-    assert (tmp_path / "run" / "report.html").is_file()
-    await_nobody(tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {"spec.toml", "run", "here"}
-
-
-@pytest.mark.flower_slow
-def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
-    """Not even for a moment: whoever resumes the run at once finds it free."""
-    out = tmp_path / "run"
-    call = "run", "--engine", "flower", "--training.rounds", "500", "--partition.num-clients", "3", "--out", out
-    process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
-    await_file(out / "checkpoints" / "round-000001.safetensors")
-    assert any("raylet" in each for each in alive(tmp_path))
-    started = stopping.processes_with(f"TMPDIR={tmp_path}")  # Ray's agents, too, whose environment cannot be read
-    for _ in range(3):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    _, said = process.communicate(timeout=LIMIT)
-    assert stopping.still_there(started) == set()
-    assert alive(tmp_path) == []
-    assert process.returncode == 130
-    assert f"ccvr resume {out}" in said
-    with RunFolder(out).locked():
-        assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 def test_the_quickstart(link, tmp_path):

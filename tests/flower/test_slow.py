@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import FlowerSpec, to_toml
 from ccvr.flower import stopping
 from ccvr.flower.launch import free_port, simulation
+from ccvr.models.build import ModelSpec
 from ccvr.training.checkpoint import read_checkpoint
+from tests.flower.noisy import NOISE
 from tests.flower.processes import (
     LIMIT,
     PATH,
@@ -29,7 +32,7 @@ from tests.flower.processes import (
     try_cases,
 )
 from tests.flower.test_deployment import TWO
-from tests.flower.test_engine import furthest
+from tests.flower.test_engine import TINY, furthest
 from tests.flower.test_simulation import QUERY, assert_head
 
 pytestmark = pytest.mark.flower_slow
@@ -61,7 +64,7 @@ def test_large_statistics_in_a_deployment(deployment, tmp_path):
     assert found["two"]["samples"] == ALL * 2 / 3
     assert found["three"]["samples"] == ALL
     assert found["three"]["bytes"] > 328e6
-    assert found["three"]["peak"] < 1.1 * found["two"]["peak"]
+    assert found["three"]["peak"] < found["two"]["peak"] + found["three"]["bytes"] / 2
 
 
 def test_clients_that_die_or_never_answer(deployment, tmp_path):
@@ -90,13 +93,15 @@ def test_a_deployment_without_tls(tmp_path):
 
 
 def test_a_node_that_is_killed_is_named(tmp_path):
-    """The machine is gone, not the process alone."""
+    """The machine is gone, not the process alone. For a while Flower still knows it; then it is one too few."""
     with deployed(tmp_path) as deployment:
         stage = {"method": "lda", "num_clients": 2, "timeout": 240}
         try_cases(deployment.link, tmp_path / "before", {"name": "all", "stage": stage})  # both are known to the link
         deployment.nodes[0].send_signal(signal.SIGKILL)
-        found = try_cases(deployment.link, tmp_path / "after", {"name": "killed", "stage": {**stage, "num_clients": 1}})
-    assert_head(found["killed"], [1])
+        found = try_cases(deployment.link, tmp_path / "after", {"name": "killed", "stage": stage})["killed"]
+    assert len(found["missing"]) + found["absent"] == 1
+    assert "missing: nobody" not in found["text"]
+    assert_head(found, [1])
 
 
 def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
@@ -123,6 +128,49 @@ def test_the_superlink_is_restarted_between_training_and_calibration(tmp_path):
     states = [read_checkpoint(RunFolder(path).checkpoint(2)) for path in (folder.path, tmp_path / "here")]
     assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
     assert json.loads(folder.results.read_text())["accuracy"] == pytest.approx(here["accuracy"], abs=0.5)
+
+
+def test_the_command_simulates(tmp_path):
+    """`ccvr run --engine flower`: its own SuperLink, its own Ray, and nothing of them afterwards.
+
+    Also where temporary files lie so deep that Ray's sockets have no place there, and where a model prints lines that
+    look like ours.
+    """
+    spec = replace(TINY, model=ModelSpec(name="tests.flower.noisy:make"))
+    (tmp_path / "spec.toml").write_text(to_toml(replace(spec, engine="flower")))
+    variables = environment(tmp_path, TMPDIR=str(tmp_path), CCVR_TRACEBACK="1")
+    done = command(variables, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for noise in NOISE:
+        assert f"{noise}\n" in done.stderr
+    here = run(spec, tmp_path / "here")
+    states = [read_checkpoint(RunFolder(tmp_path / each).checkpoint(2)) for each in ("run", "here")]
+    assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
+    assert "round 2/2" in done.stdout
+    assert f"{here['accuracy']['lda']:.2f}" in done.stdout
+    assert (tmp_path / "run" / "report.html").is_file()
+    await_nobody(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"spec.toml", "run", "here"}
+
+
+def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
+    """Not even for a moment: whoever resumes the run at once finds it free."""
+    out = tmp_path / "run"
+    call = "run", "--engine", "flower", "--training.rounds", "500", "--partition.num-clients", "3", "--out", out
+    process = start_command(environment(tmp_path, TMPDIR=str(tmp_path)), *call)
+    await_file(out / "checkpoints" / "round-000001.safetensors")
+    assert any("raylet" in each for each in alive(tmp_path))
+    started = stopping.processes_with(f"TMPDIR={tmp_path}")  # Ray's agents, too, whose environment cannot be read
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    _, said = process.communicate(timeout=LIMIT)
+    assert stopping.still_there(started) == set()
+    assert alive(tmp_path) == []
+    assert process.returncode == 130
+    assert f"ccvr resume {out}" in said
+    with RunFolder(out).locked():
+        assert [each.name for each in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize(("ending", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("pipe", 1)])

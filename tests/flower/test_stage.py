@@ -7,14 +7,18 @@ import threading
 import time
 import types
 import weakref
+from dataclasses import dataclass
 
 import flwr.client.mod
+import httpx
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.client.mod import secaggplus_mod
+from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,13 +28,17 @@ import ccvr.flower
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
 from ccvr.flower.messages import blob_of, pack
+from ccvr.flower.questions import COUNTS
 from ccvr.models import scoring
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import FORMAT
 from tests.flower.loopback import Loopback
-from tests.flower.small import EXAMPLE, app_of, batches_of, grid_of, load, small_model
+from tests.flower.small import EXAMPLE, app_of, batches_of, grid_of, load, overflowing, small_model
 
 pytestmark = pytest.mark.flower
+
+QUESTION = "the query for pooled statistics"
 
 
 def same_tensors(a, b):
@@ -260,11 +268,56 @@ def test_large_statistics_do_not_all_wait_at_the_superlink(monkeypatch):
 
 
 def test_silent_clients_hold_nobody_up(monkeypatch):
-    """All are asked by half of the time, although the first two never answer."""
+    """Others are asked after a quarter of the time, although the first two never answer."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
     found = ccvr.flower.calibrate(grid_of(6, silent=[100, 101]), small_model(), EXAMPLE, "lda", timeout=3)
     assert found.missing.keys() == {100, 101}
     assert int(found.statistics.count.sum()) == 4 * 80
+
+
+class SlowLink(Loopback):
+    """Answers come one by one, ``seconds`` after each other."""
+
+    seconds, free = 0.05, 0.0
+
+    def push_messages(self, messages):
+        numbers = super().push_messages(messages)
+        for number in numbers:
+            self.free = max(self.free, time.monotonic()) + self.seconds
+            self.there = {**getattr(self, "there", {}), number: self.free}
+        return numbers
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages([each for each in message_ids if self.there[each] <= time.monotonic()])
+
+
+@pytest.mark.parametrize(("timeout", "most", "missing"), [(60, 2, 0), (1.0, 8, 20)])
+def test_slow_clients_do_not_all_wait_at_the_superlink(timeout, most, missing, monkeypatch):
+    """Not even where the time is too short for them: then the last ones are not asked, and named."""
+    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    grid = SlowLink(app_of(), 60)
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=timeout, quorum=0.01)
+    assert most_at_once(grid) <= most
+    assert len(found.missing) >= missing
+    assert len(found.missing) + int(found.statistics.count.sum()) // 80 == 60
+    assert ("it was not asked" in str(found)) == bool(missing)
+
+
+def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
+    """All have answered at once, and folding takes longer than anybody is waited for."""
+    read = ClassStatistics.from_bytes
+
+    def slow(*arguments, **options):
+        time.sleep(0.3)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(ClassStatistics, "from_bytes", slow)
+    for room in (10**9, 1):
+        monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
+        monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.2)
+        found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=1.0)
+        assert found.missing == {}
 
 
 # --- whom it names ----------------------------------------------------------------------------------------------------
@@ -307,7 +360,7 @@ def test_quorum(number, failing, quorum):
 
 def test_a_silent_client_is_waited_for_until_the_time_is_over():
     found = ccvr.flower.calibrate(grid_of(3, silent=[101]), small_model(), EXAMPLE, "lda", timeout=0.5)
-    assert found.missing == {101: "no answer within 0.5 seconds"}
+    assert found.missing == {101: f"{QUESTION}: no answer within 0.5 seconds"}
     with pytest.raises(
         FederationError, match=r"1 of 3 clients .* client 101 \(no answer within 0.5 seconds\), client 102"
     ):
@@ -328,7 +381,7 @@ def test_an_answer_that_never_arrives_whole_does_not_hold_up_the_stage(monkeypat
 
     found = ccvr.flower.calibrate(Stuck(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=2.0)
     is_over.set()
-    assert found.missing == {100: "its answer was still on the way when the time was over"}
+    assert found.missing == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
     assert int(found.statistics.count.sum()) == 160
 
 
@@ -349,7 +402,18 @@ def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
 
 def test_too_few_clients_are_connected():
     with pytest.raises(FederationError, match=r"2 of 3 clients connected within 0\.3 seconds"):
-        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", num_clients=3, timeout=0.3)
+        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", num_clients=3, timeout=0.3, quorum=1.0)
+
+
+def test_who_is_not_connected_is_counted_by_the_quorum_and_told():
+    ask = functools.partial(ccvr.flower.calibrate, model=small_model(), example=EXAMPLE, method="lda", timeout=0.3)
+    found = ask(grid_of(2), num_clients=4)
+    assert found.absent == 2
+    assert found.missing == {}
+    assert str(found).endswith("missing: 2 not connected")
+    with pytest.raises(FederationError, match=r"^1 of 4 clients answered .* 2 are needed\. .*, 2 not connected\."):
+        ask(grid_of(2, mods=[misbehaving(100, how=fail)]), num_clients=4)
+    assert ask(grid_of(3), num_clients=2).absent == 0
 
 
 def test_a_client_without_samples_is_named_and_not_missed():
@@ -364,6 +428,38 @@ def test_a_client_without_samples_is_named_and_not_missed():
     assert int(found.statistics.count.sum()) == 80
     with pytest.raises(StatisticsError, match="no statistics to merge"):
         ccvr.flower.calibrate(grid_of(1, lambda c: (small_model(), [])), small_model(), EXAMPLE, "lda")
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_client_that_sends_nothing_of_its_samples_is_named(rows):
+    """Because its batches are empty, or all of its classes are too small."""
+
+    def some(context):
+        model, batches, held_out = load(context)
+        return model, [(x[:rows], y[:rows]) for x, y in batches] if context.node_id == 101 else batches, held_out
+
+    found = ccvr.flower.calibrate(grid_of(2, some), small_model(), EXAMPLE, "lda", quorum=1.0)
+    assert found.without_samples == (101,)
+    assert int(found.statistics.withheld) == 2 * rows
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_batches_that_are_no_pairs_are_told(part):
+    def dicts(context):
+        loaded = list(load(context))
+        loaded[part] = [{"image": x, "label": y} for x, y in loaded[part]]
+        return loaded
+
+    with pytest.raises(FederationError, match=r"a batch is no pair of tensors \(inputs, labels\)"):
+        ccvr.flower.calibrate(grid_of(2, dicts), small_model(), EXAMPLE, "lda", validate=True)
+
+
+def test_labels_of_any_whole_type():
+    def short(context):
+        model, *parts = load(context)
+        return model, *([(x, y.to(torch.int32)) for x, y in part] for part in parts)
+
+    assert ccvr.flower.calibrate(grid_of(2, short), small_model(), EXAMPLE, "lda", validate=True).missing == {}
 
 
 def test_a_client_with_another_model_is_named_with_its_reason():
@@ -404,6 +500,7 @@ HOSTILE = {
     "a long complaint": pack({}, error="x" * 10**6),
     "a complaint that moves the cursor": pack({}, error="lies\x1b[2K\n\rand more"),
     "several clients": pack({"statistics": ccvr.merge([honest(), honest()]).to_bytes()}),
+    "a shape of too much nothing": pack({"statistics": overflowing(FORMAT, "mean")}),
 }
 
 
@@ -413,7 +510,7 @@ def test_a_hostile_answer_changes_nothing_for_the_others(name):
     mod = misbehaving(100, how=lambda message: Message(HOSTILE[name], reply_to=message))
     found = ccvr.flower.calibrate(grid_of(3, mods=[mod]), small_model(), EXAMPLE, "lda")
     assert list(found.missing) == [100]
-    assert 0 < len(found.missing[100]) <= 300
+    assert 0 < len(found.missing[100].removeprefix(f"{QUESTION}: ")) <= 300
     assert found.missing[100].isprintable()
     blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind="pooled").to_bytes() for k in (1, 2)]
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
@@ -433,29 +530,52 @@ def test_a_message_that_flower_cannot_read_is_its_senders_problem(garbage, error
             return [inflate_object_from_contents("it", {"it": garbage})]
 
     found = ccvr.flower.calibrate(Broken(app_of(), 2), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: f"its message cannot be read ({error})"}
+    assert found.missing == {100: f"{QUESTION}: its message cannot be read ({error})"}
 
 
-def test_a_network_that_fails_is_nobodys_fault():
-    class Down(Loopback):
-        def pull_messages(self, message_ids):
-            raise ConnectionError("the SuperLink is gone")
+@pytest.mark.parametrize("error", [ConnectionError("no route"), httpx.ConnectError("no route")])
+@pytest.mark.parametrize("call", ["get_node_ids", "push_messages", "pull_messages"])
+def test_a_network_that_fails_is_nobodys_fault(call, error, monkeypatch):
+    def down(*_):
+        raise error
 
-    with pytest.raises(ConnectionError, match="the SuperLink is gone"):
-        ccvr.flower.calibrate(Down(app_of(), 2), small_model(), EXAMPLE, "lda")
+    monkeypatch.setattr(Loopback, call, down)
+    with pytest.raises(FederationError, match=r"^the SuperLink does not answer any more \(no route\)\. Bring it back"):
+        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda")
 
 
-def test_hostile_counts_are_left_out():
+@pytest.mark.parametrize("blob", [b"no counts", overflowing(COUNTS, "total/lda")])
+def test_hostile_counts_are_left_out(blob):
     def lying(message, context, call_next):
         reply = call_next(message, context)
         if context.node_id == 100 and message.metadata.message_type == "query.ccvr_scores":
-            return Message(pack({"counts": b"no counts"}), reply_to=message)
+            return Message(pack({"counts": blob}), reply_to=message)
         return reply
 
     found = ccvr.flower.calibrate(grid_of(3, mods=[lying]), small_model(), EXAMPLE, "lda", validate=True)
     assert list(found.missing) == [100]
-    assert "no counts" in found.missing[100]
+    assert found.missing[100].startswith("the query for scores: these bytes are no counts")
     assert found.method == "lda"
+
+
+def test_a_long_error_of_flowers_takes_no_time():
+    """Hours, if what it says were searched as it came."""
+    how = lambda message: Message(Error(0, "<class '" + "a" * 10**7), reply_to=message)  # noqa: E731
+    found = ccvr.flower.calibrate(grid_of(3, mods=[misbehaving(100, how=how)]), small_model(), EXAMPLE, "lda")
+    assert found.missing.keys() == {100}
+
+
+def test_who_is_missing_twice_is_named_with_both_reasons():
+    def twice(message, context, call_next):
+        if context.node_id == 100:
+            raise RuntimeError(message.content["ccvr.settings"]["kind"])
+        return call_next(message, context)
+
+    found = ccvr.flower.calibrate(grid_of(3, mods=[twice]), small_model(), EXAMPLE, "kernel,num_features=20")
+    assert found.missing == {
+        100: "the query for diagonal statistics: RuntimeError: diagonal; "
+        "the query for kernel statistics: RuntimeError: kernel"
+    }
 
 
 def altering(blob, format, how):
@@ -519,6 +639,14 @@ def wrapped(mod):
     return inner
 
 
+@dataclass(slots=True)
+class Slotted:
+    mod: object
+
+    def __call__(self, message, context, call_next):
+        return self.mod(message, context, call_next)
+
+
 def wrapped_as_a_default(message, context, call_next, mod=secaggplus_mod):
     return mod(message, context, call_next)
 
@@ -579,6 +707,7 @@ MASKS = {
     "import": elsewhere(imported_when_it_runs),
     "function that names it": by_another_function,
     "attribute": Holds([secaggplus_mod]),
+    "slot": Slotted(secaggplus_mod),
     "bound method": Holds([secaggplus_mod]).__call__,
     "class": Names(),
     "parent class": NamesLikeItsParent(),
@@ -597,6 +726,20 @@ def test_statistics_must_not_look_protected(name, where):
 
     with pytest.raises(FederationError, match=r"masks its training with secaggplus_mod.*register\(…, unmasked=True\)"):
         ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
+
+
+def test_what_cannot_be_looked_through_is_not_taken_for_harmless(monkeypatch):
+    monkeypatch.setattr("ccvr.flower.masks.MOST_OBJECTS", 10)
+    with pytest.raises(FederationError, match=r"with one of more than 10 objects, perhaps.*unmasked=True"):
+        ccvr.flower.calibrate(grid_of(1), small_model(), EXAMPLE, "lda")
+
+
+def test_a_training_that_was_masked_is_remembered():
+    """However the mod was hidden: its keys are in the node's state."""
+    grid = grid_of(2)
+    grid.contexts[100].state[RECORD_KEY_STATE] = ConfigRecord(SecAggPlusState().to_dict())
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
+    assert "masks its training with secaggplus_mod" in found.missing[100]
 
 
 def test_other_mods_do_no_harm():

@@ -129,6 +129,7 @@ def stage(grid: Grid, case) -> dict:
         "text": str(found),
         "missing": {str(node): reason for node, reason in found.missing.items()},
         "without_samples": len(found.without_samples),
+        "absent": found.absent,
         "samples": int(found.statistics.count.sum()),
         "bytes": found.statistics.num_bytes,
         "head": [t.tolist() for name, t in found.model.state_dict().items() if name.startswith("4.")],

@@ -42,6 +42,10 @@ class LogSpec:
     """Log scalars by round, the label distribution and figures to RUN/tensorboard; needs ccvr[tensorboard]."""
 
 
+MOST_SECONDS = 10**7
+"""Some months: nobody waits longer."""
+
+
 @dataclass(frozen=True)
 class FlowerSpec:
     """How clients are reached with ``engine = "flower"``."""
@@ -56,8 +60,8 @@ class FlowerSpec:
     def __post_init__(self) -> None:
         if not 0 < self.quorum <= 1:
             raise SpecError(f"flower.quorum is {self.quorum}; give a number above 0, at most 1.")
-        if not self.timeout > 0:
-            raise SpecError(f"flower.timeout is {self.timeout}; give a number above 0.")
+        if not 0 < self.timeout <= MOST_SECONDS:
+            raise SpecError(f"flower.timeout is {self.timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
 
 
 @dataclass(frozen=True)

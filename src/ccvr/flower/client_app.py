@@ -67,7 +67,7 @@ def hello(message: Message, context: Context) -> RecordDict:
 def train(message: Message, context: Context) -> RecordDict:
     home, content = home_of(message), message.content
     spec, last = home.setup.spec, setting_of(content, "last", int)
-    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeMemories(context.state))
+    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeMemories(context.state, last))
     client, sent = home.clients[number_of(context)], sent_from_bytes(blob_of(content, "sent"))
     result = trainer.train_one(client, sent, last or None, round=setting_of(content, "round", int))
     return pack({"result": result_bytes(result)})

@@ -1,6 +1,5 @@
 """The engine of our own runs over Flower: the same rounds, statistics and scores, from clients that a grid reaches."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from ccvr.data.batches import TrainingImages
 from ccvr.data.partition import Partition
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
-from ccvr.flower.federation import Federation, connected
+from ccvr.flower.federation import Federation, connected, needed_of
 from ccvr.flower.messages import blob_of, pack, setting_of
 from ccvr.flower.questions import HELLO, ask_scores, ask_statistics, expected, state_bytes
 from ccvr.flower.results import result_from_bytes, sent_bytes
@@ -55,21 +54,16 @@ class FlowerEngine:
         spec, number = setup.spec.flower, len(setup.kept)
         if not simulated:
             require_no_oracles(setup.spec)
-        needed = max(1, math.ceil(spec.quorum * number - 1e-9))
+        needed = needed_of(number, spec.quorum)
         nodes = connected(grid, number, spec.timeout, enough=needed)
         everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), needed / len(nodes), spec.timeout)
         found = everybody.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
-        clients: dict[int, int] = {}
+        clients: dict[int, int | None] = {}
         for client, node in found:
-            if client in clients:
-                raise FederationError(f"two SuperNodes are client {client}. Give each its own partition-id.")
-            clients[client] = node
-        absent = [str(client) for client in range(number) if client not in clients]
+            clients[client] = None if client in clients else node  # of two that claim it nobody knows who it is
+        absent = [client for client in range(number) if clients.get(client) is None]
         if number - len(absent) < needed:
-            raise FederationError(
-                f"{len(nodes)} SuperNodes are connected, and none is client {', '.join(absent)}. "
-                f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
-            )
+            raise FederationError(_who_is_absent(absent, clients, len(nodes), number))
         federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
@@ -130,6 +124,16 @@ class FlowerEngine:
         """What a client needs to know; where its data lies it knows itself."""
         spec = self.setup.spec
         return to_toml(spec if self.simulated else replace(spec, data=replace(spec.data, root=None)))
+
+
+def _who_is_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:
+    for client in absent:
+        if client in clients:
+            return f"two SuperNodes are client {client}. Give each its own partition-id."
+    return (
+        f"{nodes} SuperNodes are connected, and none is client {', '.join(map(str, absent))}. "
+        f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
+    )
 
 
 def _client_of(node: int, answer: RecordDict) -> tuple[int, int]:

@@ -1,15 +1,17 @@
 """Whether a client masks what it sends in training with Flower's secure aggregation, however that is wrapped."""
 
+import gc
 import sys
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 
 SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
 """Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
@@ -18,7 +20,13 @@ LIBRARIES = {*sys.stdlib_module_names, "ccvr", "flwr", "numpy", "torch"}
 DATA = (str, bytes, bytearray, int, float, complex, type(None), torch.Tensor, np.ndarray)
 MOST_ITEMS = 100
 """Of a list that may hold mods; longer ones are data."""
-MOST_OBJECTS = 50_000
+MOST_OBJECTS = 500_000
+"""Of those that mods and functions lead to."""
+
+
+def mask_in(state: RecordDict) -> str | None:
+    """The mod that has masked a training of this client: it keeps its keys in the state."""
+    return "secaggplus_mod" if RECORD_KEY_STATE in state else None
 
 
 def mask_of(app: ClientApp) -> str | None:
@@ -28,7 +36,9 @@ def mask_of(app: ClientApp) -> str | None:
     that it makes when it runs is not found.
     """
     waiting, seen = deque[Any]([*app._mods, *app._registered_funcs.values()]), dict[int, Any]()
-    while waiting and len(seen) < MOST_OBJECTS:
+    while waiting:
+        if len(seen) > MOST_OBJECTS:
+            return f"one of more than {MOST_OBJECTS:,} objects, perhaps"  # too many to tell
         thing = waiting.popleft()
         if id(thing) in seen or isinstance(thing, DATA):
             continue
@@ -43,12 +53,6 @@ def _reached(thing: Any) -> Iterator[Any]:
     """What a thing holds, and what its code names."""
     if isinstance(thing, FunctionType):
         yield from _of_function(thing)
-    elif isinstance(thing, partial):
-        yield from (thing.func, *thing.args, *thing.keywords.values())
-    elif isinstance(thing, MethodType | staticmethod | classmethod):
-        yield from (thing.__func__, getattr(thing, "__self__", None))
-    elif isinstance(thing, property):
-        yield thing.fget
     elif isinstance(thing, list | tuple | set | frozenset | dict):
         if len(thing) <= MOST_ITEMS:
             yield from thing.values() if isinstance(thing, dict) else thing
@@ -56,7 +60,7 @@ def _reached(thing: Any) -> Iterator[Any]:
         if not _is_library(thing.__module__):
             yield from (*vars(thing).values(), *thing.__bases__)
     elif not isinstance(thing, ModuleType):
-        yield from (type(thing), *getattr(thing, "__dict__", {}).values())
+        yield from (*getattr(thing, "__dict__", {}).values(), *gc.get_referents(thing))  # slots, parts of a partial
 
 
 def _of_function(function: FunctionType) -> Iterator[Any]:

@@ -13,10 +13,10 @@ MEMORY = "ccvr-memory/1"
 
 
 class NodeMemories(Memories):
-    """Memories of one client, as long as Flower's run lasts."""
+    """Memories of one client, as long as Flower's run lasts; the server names the ``last`` one that it knows of."""
 
-    def __init__(self, state: RecordDict) -> None:
-        self.state = state
+    def __init__(self, state: RecordDict, last: int) -> None:
+        self.state, self.last = state, last
 
     def read(self, client: int, round: int) -> Tensors:
         record = self.state.array_records.get(f"{MEMORY}/{round}")
@@ -28,10 +28,11 @@ class NodeMemories(Memories):
         return tensors_from_bytes(record["memory"].data, format=MEMORY)[1]
 
     def write(self, client: int, round: int, memory: Tensors) -> None:
-        """Put a memory away. The one before stays, in case the server never gets what was trained with it."""
+        """Put a memory away. The last one stays, in case the server never gets what was trained with it."""
         kept = [name for name in self.state.array_records if name.startswith(f"{MEMORY}/")]
-        for name in sorted(kept, key=_round)[:-1]:
-            del self.state[name]
+        for name in kept:
+            if _round(name) < round and _round(name) != self.last:
+                del self.state[name]
         blob = tensors_to_bytes(memory, format=MEMORY)
         self.state[f"{MEMORY}/{round}"] = ArrayRecord({"memory": array_of(blob)})
 

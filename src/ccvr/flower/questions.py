@@ -100,6 +100,8 @@ def ask_statistics(
         left = min(int(owned[client].sum() - found.count.sum()), MOST_COUNT)
         if found.withheld > left:
             raise FederationError(f"it withholds {int(found.withheld):,} samples and has at most {left:,} more.")
+        if not found.count.any():
+            federation.without_samples.add(client)
         return found
 
     answers = federation.ask(

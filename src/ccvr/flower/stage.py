@@ -15,7 +15,8 @@ from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError, SpecError, StatisticsError
 from ccvr.core.seeds import derive_seed
-from ccvr.flower.federation import Federation, connected, listed
+from ccvr.experiment.spec import MOST_SECONDS
+from ccvr.flower.federation import Federation, connected, listed, needed_of
 from ccvr.flower.questions import ask_scores, ask_statistics, expected, state_bytes
 from ccvr.models.find import find_head
 from ccvr.models.heads import Head
@@ -25,9 +26,6 @@ from ccvr.statistics.kinds import require_kind
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import MOST_COUNT
-
-MOST_SECONDS = 10**7
-"""Some months: nobody waits longer."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,11 @@ class Calibrated:
     method: str
     statistics: ClassStatistics
     missing: dict[int, str]
-    """Who did not answer, by Flower's node id, and why."""
+    """Who did not answer, by Flower's node id: to which question, and why."""
     without_samples: tuple[int, ...]
     """Who answered that it has nothing to send."""
+    absent: int
+    """How many of ``num_clients`` were not connected; who they are, nobody knows."""
     selection: Selection[Head] | None = None
     """What the validation found, where there was one."""
 
@@ -56,7 +56,7 @@ class Calibrated:
             lines.append(str(self.selection))
         if self.without_samples:
             lines.append(f"without samples: {', '.join(map(str, self.without_samples))}")
-        return "\n".join([*lines, f"missing: {listed(self.missing, most=20)}"])
+        return "\n".join([*lines, f"missing: {listed(self.missing, most=20, absent=self.absent)}"])
 
 
 def calibrate(
@@ -80,8 +80,9 @@ def calibrate(
 
     ``example``: inputs [B, …] of the right shape, on which features are finite. ``method``: a calibrator with options
     behind commas; without one the best for this ``kind`` of statistics (full). ``taps``: layers that are read beside
-    the last. Who claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited for, then
-    all that are connected are asked; at least the ``quorum``, a part of them, must answer within ``timeout`` seconds.
+    the last. Who claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited for, as long
+    as the ``quorum``, a part of them, is not there; then all that are connected are asked. The quorum, of
+    ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
     With ``validate`` the clients' held-out parts decide whether the new head stays.
     """
     _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count)
@@ -93,8 +94,9 @@ def calibrate(
         raise CalibrationError(f"{chosen.method} needs raw features, which no client of a federation sends.")
     example = _pair(model, example)
     path = find_head(model, example, head)
-    nodes = connected(grid, num_clients, timeout)
-    federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout)
+    nodes = connected(grid, num_clients, timeout, enough=needed_of(num_clients, quorum))
+    absent = max(0, num_clients - len(nodes))
+    federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout, absent=absent)
     stage = _Stage(federation, model, example, path, max_count)
     statistics = gather(row, chosen.options, stage.merged, seed=seed)
     if method is None:
@@ -109,8 +111,9 @@ def calibrate(
         model if keeps else stage.under(fitted),
         UNCALIBRATED if keeps else chosen.method,
         statistics,
-        {client: reason for silent in federation.missing.values() for client, reason in silent.items()},
+        federation.reasons(),
         tuple(sorted(federation.without_samples)),
+        absent,
         selection,
     )
 

@@ -33,7 +33,7 @@ def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Ten
     header, _ = read_header(blob, format=format)
     try:
         return header, load(blob)
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError) as error:
         raise UnreadableTensors(str(error)) from error
 
 

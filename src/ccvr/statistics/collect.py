@@ -100,7 +100,7 @@ def read_features(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = _device(model)
-    for inputs, labels in batches:
+    for inputs, labels in map(_pair, batches):
         with evaluating(model), reading(model, head, taps) as features:
             z = features(inputs.to(device)).cpu()
         yield z, labels.cpu()
@@ -123,16 +123,20 @@ def _device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
+def _pair(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
+        raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
+    return batch[0], batch[1]
+
+
 def _peeked(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
     """The first batch twice, then the others: once to look at, once to use."""
     found = False
     for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
-            raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
         if not found:
-            yield batch[0], batch[1]
+            yield _pair(batch)
         found = True
-        yield batch[0], batch[1]
+        yield _pair(batch)
     if not found:
         raise StatisticsError("there are no batches: this client has no samples, and nothing to send.")
 
