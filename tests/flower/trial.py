@@ -48,8 +48,8 @@ def load_large(context: Context):
     return large_model(), large_batches(int(context.node_config["partition-id"]))
 
 
-def load_nothing(context: Context):
-    return small_model(), [], []
+def model_of(case) -> nn.Module:
+    return large_model() if case.get("large") else small_model()
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Trial(ClientApp):
             if deed == "sleep":
                 return sleep(message, scratch / f"{case['name']}.json")
             if deed == "nothing":
-                return app_of(load_nothing)(message, context)
+                return app_of(lambda context: (model_of(case), [], []))(message, context)
             return {"fail": fail, "die": die, "lie": lie}[deed](message)
         if "run" in case:
             return run_client(message, context)
@@ -122,7 +122,7 @@ def run(grid: Grid, scratch: Path, case) -> dict:
 
 
 def stage(grid: Grid, case) -> dict:
-    model, example = (large_model(), torch.zeros(2, 8)) if case.get("large") else (small_model(), EXAMPLE)
+    model, example = model_of(case), torch.zeros(2, 8) if case.get("large") else EXAMPLE
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     found = ccvr.flower.calibrate(grid, model, example, **case["stage"])
     return {
