@@ -197,9 +197,12 @@ def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], train
         return
     drawing = draw(item, cells, trainings, scale, arguments.root)
     print(f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else ""))
-    paths = drawing.save(arguments.out / "figures", item.id, arguments.figures)
+    paths = drawing.save(arguments.out / "figures", arguments.figures)
     for panel in drawing.panels:
-        print(f"  {panel.name + ': ' if panel.name else ''}{panel.alt}")
-    print(f"  Files: {', '.join(map(str, paths))}" if paths else "  No cell has what it takes.")
+        print(f"  {panel.alt}")
+    if not drawing.panels:
+        print("  No cell has what it takes.")
+    if paths:
+        print(f"  Files: {', '.join(map(str, paths))}")
     if drawing.lacks:
         print(f"  Not there: {', '.join(drawing.lacks)}")

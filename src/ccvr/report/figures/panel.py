@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -16,6 +18,10 @@ from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 WIDTH = 4.5
+LETTERS = 58
+"""Of a line across a figure, at the size of all text."""
+LINE = 0.17
+"""Inches of a line."""
 MOST_HOVERS = 250
 """Points or cells of a panel that tell their values; more would make the page heavy."""
 MOST_NAMES = 20
@@ -53,6 +59,19 @@ def bare(height: float) -> Figure:
     figure = Figure(figsize=(WIDTH, height))
     figure.set_layout_engine("none")
     return figure
+
+
+def entitle(figure: Figure, *titles: str) -> None:
+    """Say above a drawing what it shows, for where it stands alone; the drawing keeps its size."""
+    text = [line for title in titles for line in wrap(title, LETTERS)]
+    before, room = figure.get_figheight(), LINE * len(text) + 0.08
+    figure.set_figheight(before + room)
+    if not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):  # axes have fixed places, as fractions
+        for axes in figure.axes:
+            left, bottom, width, height = axes.get_position(original=True).bounds
+            smaller = before / (before + room)
+            axes.set_position((left, bottom * smaller, width, height * smaller))
+    figure.suptitle("\n".join(text), x=0.5, y=1 - 0.04 / (before + room), va="top", size=9)
 
 
 def lines(
