@@ -14,6 +14,7 @@ from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.setup import prepare
 from ccvr.report.comparison import Row
 from ccvr.report.figures.panel import Panel, entitle
+from ccvr.report.findings import FINDINGS
 from ccvr.report.palette import look
 from ccvr.report.panel_files import named, save_panels
 from ccvr.report.reproduced import DRAWS, Plate, Shown
@@ -24,18 +25,31 @@ ELSEWHERE = "See to its disk and permissions, or use another --out"
 
 @dataclass(frozen=True)
 class Drawing:
-    """The panels of a figure, and the cells that it lacks."""
+    """The panels of a figure, what the paper sees in it and whether ours show it, and the cells that it lacks."""
 
     id: str
     panels: list[Panel]
+    findings: list[str]
     lacks: list[str]
 
     def save(self, folder: Path, kinds: Sequence[str]) -> list[Path]:
-        """Each panel as a file of each kind: svg, png, pdf; they replace those that an earlier call left of the figure."""
+        """Each panel as a file of each kind: svg, png, pdf; they replace what an earlier call left of the figure."""
         if not self.panels:
             return []
         panels = named(self.id, self.panels)
         return save_panels(panels, folder, kinds, replaces=rf"{self.id}(-[\w-]+)?", remedy=ELSEWHERE)
+
+
+def told(item: Item, drawing: Drawing, paths: Sequence[Path], *, markdown: bool = False) -> str:
+    """A figure in words: what it shows, what the paper sees in it, where its files are, what is not there."""
+    parts = [panel.alt for panel in drawing.panels] or ["No cell has what it takes."]
+    parts += drawing.findings
+    parts += [f"Files: {', '.join(map(str, paths))}"] if paths else []
+    parts += [f"Not there: {', '.join(drawing.lacks)}"] if drawing.lacks else []
+    title = f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else "")
+    if markdown:
+        return "\n".join([f"**{item.id}**{title.removeprefix(item.id)}", "", *(f"- {part}" for part in parts), ""])
+    return "\n".join([title, *(f"  {part}" for part in parts)])
 
 
 def draw(
@@ -52,13 +66,15 @@ def draw(
     there = {run.cell for run in shown}
     lacks = [row.cell for row in rows if row.ours is None] + [cell.name for cell in wanted if cell.name not in there]
     with look():
-        panels = [_entitled(plate, item) for plate in _plates(item, shown, rows)]
-    return Drawing(item.id, panels, list(dict.fromkeys(lacks)))
+        plates, findings = _drawn(item, shown, rows)
+        panels = [_entitled(plate, item) for plate in plates]
+    return Drawing(item.id, panels, findings, list(dict.fromkeys(lacks)))
 
 
-def _plates(item: Item, runs: Sequence[Shown], rows: Sequence[Row]) -> list[Plate]:
+def _drawn(item: Item, runs: Sequence[Shown], rows: Sequence[Row]) -> tuple[list[Plate], list[str]]:
     try:
-        return DRAWS[item.id](runs, rows) if runs or rows else []
+        plates = DRAWS[item.id](runs, rows) if runs or rows else []
+        return plates, [finding.text(runs, rows) for finding in FINDINGS.get(item.id, ()) if plates]
     except (LookupError, TypeError, ValueError) as error:
         raise RunError(
             f"{item.id} cannot be drawn: the files of a cell do not fit together ({error!r}). Delete its analysis "

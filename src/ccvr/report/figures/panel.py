@@ -18,7 +18,7 @@ from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 WIDTH = 4.5
-LETTERS = 58
+LETTERS = 64
 """Of a line across a figure, at the size of all text."""
 LINE = 0.17
 """Inches of a line."""
@@ -66,12 +66,14 @@ def entitle(figure: Figure, *titles: str) -> None:
     text = [line for title in titles for line in wrap(title, LETTERS)]
     before, room = figure.get_figheight(), LINE * len(text) + 0.08
     figure.set_figheight(before + room)
-    if not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):  # axes have fixed places, as fractions
-        for axes in figure.axes:
-            left, bottom, width, height = axes.get_position(original=True).bounds
-            smaller = before / (before + room)
-            axes.set_position((left, bottom * smaller, width, height * smaller))
-    figure.suptitle("\n".join(text), x=0.5, y=1 - 0.04 / (before + room), va="top", size=9)
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        figure.suptitle("\n".join(text), size=9)
+        return
+    figure.suptitle("\n".join(text), size=9, y=1 - 0.04 / (before + room))
+    smaller = before / (before + room)
+    for axes in figure.axes:  # their places are fractions
+        left, bottom, width, height = axes.get_position(original=True).bounds
+        axes.set_position((left, bottom * smaller, width, height * smaller))
 
 
 def lines(
