@@ -9,7 +9,7 @@ import numpy as np
 from ccvr.report import looks
 from ccvr.report.comparison import Row
 from ccvr.report.looks import Found
-from ccvr.report.reproduced import Shown
+from ccvr.report.reproduced import Shown, at
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 
 ENOUGH = 3
@@ -72,7 +72,7 @@ def beside(which: Callable[[Shown], bool], other: Callable[[Shown], bool], look:
 
 
 def _where(name: str, scale: str) -> str:
-    return f"{name}, {scale.partition(' (')[0]}"
+    return f"{name}, {at(scale.partition(' (')[0])}"
 
 
 def _of(*methods: str) -> Callable[[Shown], bool]:
@@ -93,7 +93,7 @@ def separability_tells(runs: Sequence[Shown], _: Sequence[Row]) -> Iterator[Seen
         points = [(about["mean"], about["gains"]["oracle"]) for about in every if "oracle" in about["gains"]]
         if len(points) >= ENOUGH:
             found = float(np.corrcoef(np.array(points).T)[0, 1])
-            yield Seen(f"{len(points)} runs, {scale.partition(' (')[0]}", f"correlation {found:+.2f}", found > 0)
+            yield Seen(_where(f"{len(points)} runs", scale), f"correlation {found:+.2f}", found > 0)
 
 
 def of_curves(look: Callable[[dict[str, float]], Found], *heads: str, without: str = "") -> Look:

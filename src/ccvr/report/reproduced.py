@@ -30,7 +30,7 @@ class Shown:
 
     @property
     def about(self) -> str:
-        return _joined(self.method, self.setting, self.scale)
+        return _joined(self.method, self.setting, at(self.scale))
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class Plate:
 
 
 DrawFigure = Callable[[Sequence[Shown], Sequence[Row]], list[Plate]]
+
+
+def at(scale: str) -> str:
+    """``quick (10 × 5)`` → ``quick scale (10 × 5)``: what is of the scale "paper" is not the paper's."""
+    name, bracket, numbers = scale.partition(" (")
+    return f"{name} scale{bracket}{numbers}" if name else ""
 
 
 def _joined(*parts: str) -> str:
@@ -69,7 +75,7 @@ def together(draw: Callable[[Sequence[RunFiles]], list[Panel]]) -> DrawFigure:
             own = [run for run in runs if run.scale == scale]
             shared = [run.setting for run in own[:1] if len({each.setting for each in runs}) == 1]
             panels = draw([run.files for run in own])
-            found += [Plate(panel, scale.partition(" (")[0], _joined(*shared, scale)) for panel in panels]
+            found += [Plate(panel, scale.partition(" (")[0], _joined(*shared, at(scale))) for panel in panels]
         return found
 
     return plates
@@ -132,6 +138,7 @@ def reconstructions(number: int) -> DrawFigure:
 def virtual_features(_: Sequence[Shown], rows: Sequence[Row]) -> list[Plate]:
     """Accuracy against virtual features per class, the paper's and ours."""
     amount = {row.head: row.head.removeprefix("ccvr-m") if row.head != UNCALIBRATED else "0" for row in rows}
+    amount = dict(sorted(amount.items(), key=lambda each: int(each[1])))
     return list(_curves(rows, amount, "virtual features per class (M_c)"))
 
 

@@ -108,8 +108,9 @@ def dots(axes: Axes, points: Sequence[tuple[float, float]], pen: Pen, words: Seq
 def legend(figure: Figure, axes: Axes) -> None:
     """Names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
-    if len(names) <= MOST_NAMES:
-        figure.legend(handles, names, loc="outside lower center", ncols=2 if len(names) > 3 else max(len(names), 1))
+    if 0 < len(names) <= MOST_NAMES:
+        fitting = max(70 // (max(map(len, names)) + 8), 1)
+        figure.legend(handles, names, loc="outside lower center", ncols=min(2 if len(names) > 3 else 3, fitting))
 
 
 def bars(
