@@ -90,9 +90,9 @@ def _non_iid(run: Shown) -> bool:
 def separability_tells(runs: Sequence[Shown], _: Sequence[Row]) -> Iterator[Seen]:
     for scale in dict.fromkeys(run.scale for run in runs):
         every = [run.files.analyses["separability"][1] for run in runs if run.scale == scale]
-        points = [(about["mean"], about["gains"]["oracle"]) for about in every if "oracle" in about["gains"]]
-        if len(points) >= ENOUGH:
-            found = float(np.corrcoef(np.array(points).T)[0, 1])
+        points = np.array([(about["mean"], about["gains"]["oracle"]) for about in every if "oracle" in about["gains"]])
+        if len(points) >= ENOUGH and points.std(axis=0).all():
+            found = float(np.corrcoef(points.T)[0, 1])
             yield Seen(_where(f"{len(points)} runs", scale), f"correlation {found:+.2f}", found > 0)
 
 
