@@ -110,6 +110,20 @@ def test_files_are_called_by_what_sets_a_panel_apart(figure, names):
     assert files_of(drawn(figure, *map(analysed, ITEMS[figure].cells))) == names
 
 
+@pytest.mark.parametrize(
+    ("figure", "names"),
+    [
+        ("figure2", ["FedAvg, CIFAR-10, α = 0.1", "FedAvg, CIFAR-10, iid"]),
+        ("figure6", ["FedAvg", "FedProx", "MOON", "FedAvgM"]),
+        ("figure11", ["FedAvg", "FedProx", "MOON", "FedAvg + clsnorm", "FedAvg + clsprox"]),
+    ],
+)
+def test_legends_tell_the_cells_apart(figure, names):
+    (panel,) = drawn(figure, *map(analysed, ITEMS[figure].cells)).panels
+    found = [text.get_text() for text in panel.figure.legends[0].get_texts()]
+    assert [name for name in found if name not in ("ccvr", "oracle")] == names
+
+
 def test_names_do_not_depend_on_what_is_there():
     assert files_of(drawn("figure10", analysed("cifar10-a0.1-fedprox"))) == ["figure10-fedprox"]
 
