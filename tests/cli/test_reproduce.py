@@ -222,9 +222,36 @@ def test_a_figure_has_both_curves(ccvr: Command, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "paper (100 × 10): 58.55, 61.07, 61.43, 62.29, 62.59, 62.68" in out
     assert "ours, quick (10 × 5): 50.00, 60.05, 60.10, 60.50, 61.00, 62.00" in out
-    picture = (tmp_path / "reproduction" / "figures" / "figure7.svg").read_text()
-    assert "paper (100 × 10)" in picture
-    assert (tmp_path / "reproduction" / "figures" / "figure7.png").is_file()
+    assert (
+        "50 virtual features per class raise the accuracy. Ours shows it: FedAvg, α = 0.1, quick scale (+10.05)" in out
+    )
+    picture = (tmp_path / "reproduction" / "figures" / "figure7-a0-1.svg").read_text()
+    for text in ("Figure 7: Virtual features per class, FedAvg", "FedAvg, CIFAR-10, α = 0.1", "paper (100 × 10)"):
+        assert text in picture
+    assert (tmp_path / "reproduction" / "figures" / "figure7-a0-1.png").is_file()
+
+
+def test_files_of_a_figure_take_the_place_of_its_earlier_ones_and_of_no_others(ccvr: Command, tmp_path: Path) -> None:
+    swept = {"uncalibrated": 50.0, "ccvr-m50": 60.0}
+    write_records(tmp_path / "results", trained(CELL, swept), trained("cifar10-a0.5-fedavg", swept))
+    folder = tmp_path / "reproduction" / "figures"
+    for arguments in (["figure7", "--cells", "*-a0.1-*"], ["figure14", "--cells", CELL]):
+        assert ccvr("reproduce", *arguments, "--budget", "0")[0] == 0
+    (folder / "figure7-mine.svg").write_text("the user's")
+    written = {".written", "figure7-mine.svg", "figure14-a0-1-fedavg.svg"}
+    assert {path.name for path in folder.iterdir()} == {*written, "figure7-a0-1.svg"}
+    assert ccvr("reproduce", "figure7", "--cells", "*-a0.5-*", "--budget", "0")[0] == 0
+    assert {path.name for path in folder.iterdir()} == {*written, "figure7-a0-5.svg"}
+
+
+def test_a_figure_in_words_alone_writes_nothing(ccvr: Command, tmp_path: Path) -> None:
+    write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0, "ccvr-m50": 60.0}))
+    code, out, _ = ccvr("reproduce", "figure7", "--budget", "0", "--cells", CELL, "--format", "markdown", "--figures")
+    assert code == 0
+    assert out.startswith(
+        "**figure7**: Virtual features per class, FedAvg.\n\n- FedAvg, CIFAR-10, α = 0.1: Test accuracy"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 def test_a_figure_that_lacks_its_cells_says_so(ccvr: Command, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ccvr.experiment.reproduction.budget import Budget, parse_duration
 from ccvr.experiment.reproduction.cells import SCALES, Scale
 from ccvr.experiment.reproduction.claims import judge
 from ccvr.experiment.reproduction.compare import compare
-from ccvr.experiment.reproduction.figures import draw
+from ccvr.experiment.reproduction.figures import draw, told
 from ccvr.experiment.reproduction.items import ITEMS, Item
 from ccvr.experiment.reproduction.listing import Rates, cell_listing, listing
 from ccvr.experiment.reproduction.record import record
@@ -72,7 +72,8 @@ class ReproduceArguments:
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
     """How tables are printed."""
     figures: tuple[Literal["svg", "png", "pdf"], ...] = ("svg",)
-    """Kinds of files for figures, in OUT/figures."""
+    """Kinds of files for figures, in OUT/figures. They take the place of files of these kinds that an earlier call left
+    there of the same figures; without a kind figures are told in words alone."""
     out: Path = Path("reproduction")
     """Folder of the cells: OUT/SCALE/CELL-sSEED. Runs below it count, whatever they are called."""
     results: Path = Path("results")
@@ -196,10 +197,5 @@ def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], train
         show_sheet(comparison(item.title, rows), arguments.format)
         return
     drawing = draw(item, cells, trainings, scale, arguments.root)
-    print(f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else ""))
-    paths = drawing.save(arguments.out / "figures", item.id, arguments.figures)
-    for panel in drawing.panels:
-        print(f"  {panel.name + ': ' if panel.name else ''}{panel.alt}")
-    print(f"  Files: {', '.join(map(str, paths))}" if paths else "  No cell has what it takes.")
-    if drawing.lacks:
-        print(f"  Not there: {', '.join(drawing.lacks)}")
+    paths = drawing.save(arguments.out / "figures", arguments.figures)
+    print(told(item, drawing, paths, markdown=arguments.format == "markdown"))

@@ -97,7 +97,7 @@ class RunFiles:
     @property
     def label(self) -> str:
         """The run's name, with its algorithm where the name does not say it."""
-        return self.name if self.algorithm in self.name else f"{self.name} ({self.algorithm})"
+        return self.name if self.algorithm.lower() in self.name.lower() else f"{self.name} ({self.algorithm})"
 
     @property
     def what(self) -> str:

@@ -27,6 +27,8 @@ class Item:
     analyses: tuple[str, ...] = ()
     remark: str = ""
     """What cannot be had, and what stands in its place."""
+    counterpart: bool = False
+    """Whether it is on CIFAR-10 what the paper has on data that cannot be had."""
     trains: bool = True
     """Whether its cells must be trained; who owns what is known without."""
 
@@ -69,16 +71,23 @@ _ITEMS = (
     Item("table3", "Numbers of virtual features per class (Table 3)", _entries("table3")),
     Item("table4", "10, 50 and 100 clients (Table 4)", _entries("table4")),
     Item("table5", "Calibration with whole and partial data (Table 5)", _entries("table5")),
-    Item("figure1", "CKA of every two clients: layer 1, layer 4, classifier", more_cells=(LEFT,), analyses=("cka",)),
+    Item("figure1", "CKA of every two clients in three layers", more_cells=(LEFT,), analyses=("cka",)),
     Item(
         "figure2",
         "Mean CKA by layer, non-IID and IID",
         more_cells=(LEFT, "cifar10-iid-fedavg"),
         analyses=("cka",),
     ),
-    Item("figure3", "Labels and norms of the clients' heads by round", more_cells=(LEFT, "cifar10-iid-fedavg")),
+    Item("figure3", "Labels of the clients and norms of their heads", more_cells=(LEFT, "cifar10-iid-fedavg")),
     Item("figure4", "Calibration with different amounts of real data", _entries("table5")),
-    Item("figure5", "t-SNE of FedAvg on CINIC-10", more_cells=(LEFT,), analyses=("tsne",), remark=NO_CINIC),
+    Item(
+        "figure5",
+        "t-SNE of FedAvg on CINIC-10",
+        more_cells=(LEFT,),
+        analyses=("tsne",),
+        remark=NO_CINIC,
+        counterpart=True,
+    ),
     Item(
         "figure6",
         "Separability of the Gaussians and gain",
@@ -86,8 +95,22 @@ _ITEMS = (
         analyses=("separability",),
     ),
     Item("figure7", "Virtual features per class, FedAvg", _entries("table3", _alphas("fedavg"))),
-    Item("figure8", "Image from a raw feature", more_cells=(LEFT,), analyses=("inversion",), remark=NO_IMAGENET),
-    Item("figure9", "Image from a mean of features", more_cells=(LEFT,), analyses=("inversion",), remark=NO_IMAGENET),
+    Item(
+        "figure8",
+        "Image from a raw feature",
+        more_cells=(LEFT,),
+        analyses=("inversion",),
+        remark=NO_IMAGENET,
+        counterpart=True,
+    ),
+    Item(
+        "figure9",
+        "Image from a mean of features",
+        more_cells=(LEFT,),
+        analyses=("inversion",),
+        remark=NO_IMAGENET,
+        counterpart=True,
+    ),
     Item("figure10", "Norms of the head's rows before and after CCVR", more_cells=THREE, analyses=("norms",)),
     Item(
         "figure11",
@@ -95,8 +118,15 @@ _ITEMS = (
         more_cells=(*THREE, f"{LEFT}-clsnorm", f"{LEFT}-clsprox"),
         analyses=("cka",),
     ),
-    Item("figure12", "Norms of the clients' heads in the first and last round", more_cells=THREE),
-    Item("figure13", "t-SNE of three methods on CINIC-10", more_cells=THREE, analyses=("tsne",), remark=NO_CINIC),
+    Item("figure12", "Norms of the clients' heads, first and last round", more_cells=THREE),
+    Item(
+        "figure13",
+        "t-SNE of three methods on CINIC-10",
+        more_cells=THREE,
+        analyses=("tsne",),
+        remark=NO_CINIC,
+        counterpart=True,
+    ),
     Item("figure14", "Virtual features per class: FedAvg, FedProx, MOON", _entries("table3")),
     Item(
         "figure15",

@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import MOST_HOVERS, MOST_NAMES, WIDTH, bare
+from ccvr.report.figures.panel import LINE, MOST_HOVERS, MOST_NAMES, WIDTH, bare
 from ccvr.report.palette import SEQUENTIAL
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 MOST_PIXELS = 160
 """Of a picture of numbers, along each side."""
-LETTER, LINE = 0.078, 0.17
-"""Inches of a letter and of a line, at the size of all text."""
+LETTER = 0.078
+"""Inches of a letter, at the size of all text."""
 
 Names = Sequence[object]
 

@@ -56,7 +56,7 @@ def _share(owned: Array) -> Array:
 
 def client_norms(run: RunFiles, most: float | None = None) -> list[Panel]:
     """What each client has, and the norms of its head's rows: in the first round, in the last, in all of them."""
-    rounds = {int(record["round"]): found for record in run.rounds if (found := _norms(record))}
+    rounds = {int(record["round"]): found for record in run.rounds if (found := round_norms(record))}
     if not rounds or run.label_counts is None:
         return []
     clients = sorted({client for found in rounds.values() for client in found})
@@ -73,7 +73,7 @@ def client_norms(run: RunFiles, most: float | None = None) -> list[Panel]:
     ]
 
 
-def _norms(record: dict[str, Any]) -> dict[int, list[float]]:
+def round_norms(record: dict[str, Any]) -> dict[int, list[float]]:
     """Client → norms of its head's rows after its training in one round."""
     parts = sorted(record.get("clients", ()), key=lambda each: int(each["client"]))
     return {int(each["client"]): each["head_row_norms"] for each in parts if each.get("head_row_norms")}

@@ -15,6 +15,9 @@ from ccvr.report.text import shown
 OWN, OTHER = "cka", "cka-against"
 """Analyses: of a run, and of what it was compared with."""
 
+MOST_MEANS = 10
+"""Layers whose means are all told in words."""
+
 
 class Kept(NamedTuple):
     """One analysis and the run that it is of."""
@@ -56,12 +59,19 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
     axes.set_xticks(range(len(deepest)), ticks, rotation=45 if alike else 0, ha="right" if alike else "center")
     axes.set(xlabel="" if alike else "layer", ylabel="mean CKA", ylim=(0, 1.03))
     legend(figure, axes)
-    words = "; ".join(
-        f"{name}: {about['mean'][0]:.3f} in the first layer, {about['mean'][-1]:.3f} in the last, lowest in "
-        f"{about['layers'][int(np.argmin(np.nan_to_num(about['mean'], nan=1)))]}"
-        for name, about in found
-    )
+    words = "; ".join(f"{name}: {_course(about['layers'], about['mean'])}" for name, about in found)
     return [Panel(figure, f"Mean CKA between clients by layer. {words}.")]
+
+
+def _course(layers: Sequence[str], means: Sequence[float]) -> str:
+    """The means in words: all of few layers, of many the first, the last and the lowest."""
+    lowest = int(np.argmin(np.nan_to_num(means, nan=1)))
+    if len(means) <= MOST_MEANS:
+        return f"{', '.join(f'{mean:.3f}' for mean in means)} (lowest in {layers[lowest]})"
+    return (
+        f"{means[0]:.3f} in the first layer, {means[-1]:.3f} in the last (lowest in {layers[lowest]}: "
+        f"{means[lowest]:.3f})"
+    )
 
 
 def pairs(runs: Sequence[RunFiles]) -> list[Panel]:
@@ -75,6 +85,7 @@ def pairs(runs: Sequence[RunFiles]) -> list[Panel]:
         for place in dict.fromkeys((0, len(layers) // 2, len(layers) - 1)):
             figure = cells(cka[place], axis, axis, "CKA", low=low, high=1, digits=3)
             mean, clients = about["mean"][place], len(about["clients"])
-            alt = f"{name}: CKA of {clients} clients in the layer {layers[place]}: mean {mean:.3f}."
+            whose = f"{name}: " if len(kept) > 1 else ""
+            alt = f"{whose}CKA of {clients} clients in the layer {layers[place]}: mean {mean:.3f}."
             panels.append(Panel(figure, alt, f"{name} · {layers[place]}" if len(kept) > 1 else layers[place]))
     return panels

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -16,6 +18,10 @@ from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
 WIDTH = 4.5
+LETTERS = 64
+"""Of a line across a figure, at the size of all text."""
+LINE = 0.17
+"""Inches of a line."""
 MOST_HOVERS = 250
 """Points or cells of a panel that tell their values; more would make the page heavy."""
 MOST_NAMES = 20
@@ -55,6 +61,21 @@ def bare(height: float) -> Figure:
     return figure
 
 
+def entitle(figure: Figure, *titles: str) -> None:
+    """Say above a drawing what it shows, for where it stands alone; the drawing keeps its size."""
+    text = [line for title in titles for line in wrap(title, LETTERS)]
+    before, room = figure.get_figheight(), LINE * len(text) + 0.08
+    figure.set_figheight(before + room)
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        figure.suptitle("\n".join(text), size=9)
+        return
+    figure.suptitle("\n".join(text), size=9, y=1 - 0.04 / (before + room))
+    smaller = before / (before + room)
+    for axes in figure.axes:  # their places are fractions
+        left, bottom, width, height = axes.get_position(original=True).bounds
+        axes.set_position((left, bottom * smaller, width, height * smaller))
+
+
 def lines(
     series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, *, unit: str = "", whole: bool = True
 ) -> tuple[Figure, Axes]:
@@ -87,8 +108,9 @@ def dots(axes: Axes, points: Sequence[tuple[float, float]], pen: Pen, words: Seq
 def legend(figure: Figure, axes: Axes) -> None:
     """Names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
-    if len(names) <= MOST_NAMES:
-        figure.legend(handles, names, loc="outside lower center", ncols=2 if len(names) > 3 else max(len(names), 1))
+    if 0 < len(names) <= MOST_NAMES:
+        fitting = max(70 // (max(map(len, names)) + 8), 1)
+        figure.legend(handles, names, loc="outside lower center", ncols=min(2 if len(names) > 3 else 3, fitting))
 
 
 def bars(

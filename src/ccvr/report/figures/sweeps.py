@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import cycle
 from statistics import mean
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from ccvr.report import paper
 from ccvr.report.figures.cells import cells
 from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
-from ccvr.report.palette import AFTER, BEFORE, INK, pens
+from ccvr.report.palette import AFTER, BEFORE, INK, MARKERS, Pen, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.text import shown
 
@@ -130,16 +131,21 @@ def separability(runs: Sequence[RunFiles]) -> list[Panel]:
     figure, axes = sheet(3.4 + 0.16 * len(labels))
     words = []
     for label, pen in zip(labels, pens(), strict=False):
-        points = [
-            (run, about["mean"], about["gains"][label]) for run, about in found.items() if label in about["gains"]
-        ]
-        tips = [f"{run}, {label}: distance {x:.3f}, gain {y:+.2f}" for run, x, y in points]
-        dots(axes, [(x, y) for _, x, y in points], pen, tips).set_label(shown(label))
-        words += [f"{run}, {label}: {x:.3f}, {y:+.2f}" for run, x, y in points]
+        axes.plot([], [], color=pen.colour, linewidth=5, label=shown(label))
+        for (run, about), marker in zip(found.items(), cycle(MARKERS)):
+            if label in about["gains"]:
+                x, y = about["mean"], about["gains"][label]
+                tip = f"{run}, {label}: distance {x:.3f}, gain {y:+.2f}"
+                dots(axes, [(x, y)], Pen(pen.colour, "none", marker), [tip])
+                words.append(f"{run}, {label}: {x:.3f}, {y:+.2f}")
     axes.axhline(0, color="#999999", linewidth=0.8)
     axes.set(xlabel="mean distance of two classes (sliced Wasserstein)", ylabel="gain, points")
     axes.margins(0.15)
-    _name_columns(axes, {run: about["mean"] for run, about in found.items()})
+    if len(found) <= len(MARKERS):
+        for run, marker in zip(found, MARKERS, strict=False):
+            axes.plot([], [], marker, color=INK, label=shown(run))
+    else:
+        _name_columns(axes, {run: about["mean"] for run, about in found.items()})
     legend(figure, axes)
     more = f" (the first 12 of {len(words)})" if len(words) > 12 else ""
     return [Panel(figure, f"Distance of the classes and gain{more}: {'; '.join(words[:12])}.")]
