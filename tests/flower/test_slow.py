@@ -69,7 +69,7 @@ def test_large_statistics_in_a_deployment(deployment, tmp_path):
 
 def test_clients_that_die_or_never_answer(deployment, tmp_path):
     """A process that dies in the query, one that dies in training, one that says nothing: each is named."""
-    stage = {"method": "lda", "num_clients": 3, "timeout": 120}
+    stage = {"method": "lda", "num_clients": 3, "timeout": 60}
     three = replace(TWO, partition=replace(TWO.partition, num_clients=3), engine="flower")
     found = try_cases(
         deployment.link,
