@@ -29,7 +29,7 @@ BARE = Row("cifar10-a0.5-moon", "oracle", "CIFAR-10, α = 0.5", "MOON + whole da
 
 def shown(sheet: Sheet, width: int = 200) -> str:
     console = Console(width=width, file=io.StringIO(), legacy_windows=False)
-    console.print(terminal(sheet))
+    console.print(*terminal([sheet]))
     return console.file.getvalue()
 
 
@@ -60,15 +60,16 @@ def test_in_the_terminal_a_section_says_once_what_its_rows_share():
 
 def test_what_is_not_known_is_a_dash_and_empty_for_programs():
     assert comparison("T", [BARE]).rows[0][2:] == ["72.05", "–", "–", "–", "–", "–", "–"]
-    (row,) = csv.DictReader(io.StringIO(comma_separated(comparison("T", [BARE]))))
+    (row,) = csv.DictReader(io.StringIO(comma_separated([comparison("T", [BARE])])))
     assert {name for name, value in row.items() if value == ""} == {
         *("paper_std", "paper_gain", "mean", "std", "difference", "gain", "gain_std", "scale")
     }
 
 
 def test_numbers_for_programs():
-    (row,) = csv.DictReader(io.StringIO(comma_separated(comparison("T", [FULL]))))
+    (row,) = csv.DictReader(io.StringIO(comma_separated([comparison("T", [FULL], "t")])))
     assert row == {
+        "table": "t",
         "cell": "cifar10-a0.1-fedavg",
         "head": "ccvr",
         "paper_mean": "62.68",
