@@ -20,8 +20,8 @@ DASH = "–"
 """What is not known."""
 UNWRAPPED = 1000
 """Columns of an output that is no terminal: lines of a file are not broken."""
-GAP, NARROWEST = 2, 8
-"""Blanks between columns, and letters that words have at least."""
+NARROWEST = 8
+"""Letters that a column of words has at least."""
 
 Value = str | int | float | None
 
@@ -50,53 +50,55 @@ class Sheet:
 
 @dataclass(frozen=True)
 class OnTerminal:
-    """A sheet as rich draws it: as wide as the terminal, and numbers whole; words are broken where it is narrow."""
+    """A sheet as rich draws it, no wider than the terminal. Numbers stay whole; words are broken where it is narrow."""
 
     sheet: Sheet
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         sheet, hidden = self.sheet, 1 if self.sheet.has_sections else 0
-        widths = _widths(sheet, hidden, options.max_width)
+        rows, gap = [row[hidden:] for row in sheet.rows], 2
+        widths = self._widths(rows)
+        if sum(widths) + gap * len(widths) > options.max_width:
+            rows, gap = [[cell.replace(" ± ", "±") for cell in row] for row in rows], 1
+            widths = self._narrowed(self._widths(rows), options.max_width - gap * len(widths))
         yield Text(sheet.caption, style="table.title")
-        yield self._part([], widths, hidden, header=True)
-        starts = [number for number in range(len(sheet.rows)) if sheet.opens_section(number)]
-        for start, end in zip(starts, [*starts[1:], len(sheet.rows)], strict=True):
+        yield self._part([], widths, gap)
+        starts = [number for number in range(len(rows)) if sheet.opens_section(number)]
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             if hidden:
-                yield Text(f" {sheet.rows[start][0]}", style="bold")
-            yield self._part(sheet.rows[start:end], widths, hidden, header=False)
+                yield Text(sheet.rows[start][0], style="bold")
+            yield self._part(rows[start:end], widths, gap)
+        yield Text()
 
-    def _part(self, rows: Sequence[Sequence[str]], widths: Sequence[int], hidden: int, *, header: bool) -> RichTable:
-        """A part of the table; all parts have the same columns."""
-        table = RichTable(box=SIMPLE_HEAD, show_header=header, show_edge=False, pad_edge=True, collapse_padding=True)
-        for name, width in zip(self.sheet.headers[hidden:], widths, strict=True):
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.sheet.headers[1 if self.sheet.has_sections else 0 :]
+
+    def _heading(self, name: str) -> str:
+        """Numbers are narrow, and what stands above them is made so."""
+        return name if name in self.sheet.words else "\n".join(name.rsplit(" ", 1))
+
+    def _widths(self, rows: Sequence[Sequence[str]]) -> list[int]:
+        columns = [[*self._heading(name).split("\n"), *(row[i] for row in rows)] for i, name in enumerate(self._names)]
+        return [max(map(cell_len, column)) for column in columns]
+
+    def _narrowed(self, widths: Sequence[int], most: int) -> list[int]:
+        """Of words the widest column gives way, then the next; numbers have the room that they need."""
+        found, words = list(widths), [i for i, name in enumerate(self._names) if name in self.sheet.words]
+        while words and sum(found) > most and max(found[i] for i in words) > NARROWEST:
+            found[max(words, key=lambda i: found[i])] -= 1
+        return found
+
+    def _part(self, rows: Sequence[Sequence[str]], widths: Sequence[int], gap: int) -> RichTable:
+        """Some rows, or without any the headers; all parts have the same columns."""
+        table = RichTable(box=SIMPLE_HEAD, show_header=not rows, show_edge=False, padding=(0, gap - 1, 0, 0))
+        for name, width in zip(self._names, widths, strict=True):
             is_words = name in self.sheet.words
             justify: Literal["left", "right"] = "left" if is_words else "right"
-            table.add_column(_heading(name, is_words=is_words), justify=justify, width=width, overflow="fold")
+            table.add_column(self._heading(name), justify=justify, width=width, overflow="fold", no_wrap=not is_words)
         for row in rows:
-            table.add_row(*map(Text, row[hidden:]))
+            table.add_row(*map(Text, row))
         return table
-
-
-def _heading(name: str, *, is_words: bool) -> str:
-    """Numbers are narrow, and what stands above them is made so."""
-    return name if is_words else "\n".join(name.rsplit(" ", 1))
-
-
-def _widths(sheet: Sheet, hidden: int, most: int) -> list[int]:
-    """Numbers have the room that they need; of words the widest column gives way, and then the next."""
-    names, rows = sheet.headers[hidden:], [row[hidden:] for row in sheet.rows]
-    headings = [_heading(name, is_words=name in sheet.words).split("\n") for name in names]
-    widths = [
-        max(map(cell_len, [*lines, *column])) for lines, column in zip(headings, _columns(rows, names), strict=True)
-    ]
-    words = [place for place, name in enumerate(names) if name in sheet.words]
-    while words and sum(widths) + GAP * len(widths) > most and max(widths[place] for place in words) > NARROWEST:
-        widths[max(words, key=lambda place: widths[place])] -= 1
-    return widths
-
-
-def _columns(rows: Sequence[Sequence[str]], names: Sequence[str]) -> list[list[str]]:
-    return [[row[place] for row in rows] for place in range(len(names))]
 
 
 def terminal(sheets: Sequence[Sheet]) -> Iterator[OnTerminal]:
@@ -126,9 +128,9 @@ def _line(cells: Sequence[str]) -> str:
 def comma_separated(sheets: Sequence[Sheet]) -> str:
     """All tables as one, which any reader of CSV takes: a column says which, and what a table lacks is empty."""
     rows = [{"table": sheet.name, **values} for sheet in sheets for values in _values(sheet)]
-    headers = dict.fromkeys(["table", *(name for row in rows for name in row)])
+    headers = ["table", *(name for sheet in sheets for name in (sheet.values[0] if sheet.values else sheet.headers))]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(headers), lineterminator="\n")
+    writer = csv.DictWriter(file, list(dict.fromkeys(headers)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
@@ -193,7 +195,7 @@ FORMATS: Table[Callable[[Sequence[Sheet]], Iterable[str | OnTerminal]]] = Table(
     {
         "terminal": terminal,
         "markdown": partial(map, markdown),
-        "csv": lambda sheets: [comma_separated(sheets)],
+        "csv": lambda sheets: [comma_separated(sheets).removesuffix("\n")],
         "latex": partial(map, latex),
     },
     closed=True,
