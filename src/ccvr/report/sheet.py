@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class OnTerminal:
         yield Text(sheet.caption, style="table.title")
         yield self._part([], widths, gap)
         starts = [number for number in range(len(rows)) if sheet.opens_section(number)]
-        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        for start, end in itertools.pairwise([*starts, len(rows)]):
             if hidden:
                 yield Text(sheet.rows[start][0], style="bold")
             yield self._part(rows[start:end], widths, gap)
