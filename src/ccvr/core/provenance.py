@@ -44,7 +44,7 @@ def _cpu() -> str:
 
 
 def source_commit() -> str | None:
-    """The commit of this source tree, with ``+changes`` where the package was edited; None outside a checkout of ours."""
+    """The commit of this source tree, with ``+changes`` where the package was edited; None outside our checkouts."""
     package = Path(__file__).resolve().parents[1]
     top = _git(package, "rev-parse", "--show-toplevel")
     if top is None or Path(top) / "src" / "ccvr" != package:

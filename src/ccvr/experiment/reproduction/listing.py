@@ -45,5 +45,9 @@ def _cost(jobs: Sequence[Job], records: Trainings, rates: Rates) -> dict[str, Va
 def _sheet(
     name: str, caption: str, headers: Sequence[str], values: Sequence[dict[str, Value]], words: Sequence[str]
 ) -> Sheet:
-    rows = [[f"{each:,.1f}" if isinstance(each, float) else str(each) for each in row.values()] for row in values]
+    rows = [list(map(_text, row.values())) for row in values]
     return Sheet(caption, headers, rows, words, values, name)
+
+
+def _text(value: Value) -> str:
+    return f"{value:,.{1 if value >= 10 else 2}f}" if isinstance(value, float) else str(value)
