@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,9 +66,15 @@ def test_a_table_is_trained_and_printed(ccvr: Command, tmp_path: Path) -> None:
 def test_formats_of_the_same_table(form: str, ccvr: Command, cells: Path) -> None:
     code, out, _ = ccvr("reproduce", "table9", "--budget", "0", "--out", cells, "--format", form)
     assert code == 0
-    accuracy = RunFolder(cells / "quick" / "digits-fedavg-s0").read_results()["accuracy"]
-    assert f"{accuracy['ccvr']:.2f}" in out
-    assert "95.00" in out
+    for cell, algorithm in ((digits.PLAIN, "FedAvg"), (digits.PROX, "FedProx")):
+        accuracy = RunFolder(cells / "quick" / f"{cell.name}-s0").read_results()["accuracy"]
+        for head, method in (("uncalibrated", algorithm), ("ccvr", f"{algorithm} + CCVR")):
+            paper = digits.TABLE.entries[cell.name, head]
+            assert paper is not None
+            (line,) = [line for line in out.splitlines() if re.search(rf"{re.escape(method)}(?! \+|,)", line)]
+            assert f"{paper.mean:.2f}" in line
+            assert f"{accuracy[head]:.2f}" in line
+            assert f"{accuracy[head] - paper.mean:.2f}".lstrip("-") in line
     assert {"terminal": "──", "markdown": "|---|", "latex": r"\toprule"}[form] in out
 
 

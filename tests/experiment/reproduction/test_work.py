@@ -12,6 +12,7 @@ from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment import pipeline
 from ccvr.experiment.analyze import Analyzed
+from ccvr.experiment.bring import settle
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.reproduction.budget import Budget, parse_duration
@@ -306,6 +307,7 @@ def test_where_data_lie_and_how_many_workers_hold_for_runs_that_are_there(finish
     assert (spec.workers, spec.data.root) == (2, root)
     plain = jobs_of(items, ["digits-fedavg"], [(digits.TINY, 0)], tmp_path / "out", lambda spec: spec)
     assert do(plain) == []
+    settle(RunFolder(path), replace(digits.PLAIN.spec, workers=None))
     assert read_spec(path / "spec.toml") == spec, "what is not given stays"
 
 
