@@ -174,7 +174,7 @@ def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> No
 def test_a_cell_without_data_is_said_and_the_rest_is_made(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr("reproduce", "table7", "--scale", "quick", "--quiet", "--format", "csv")
     assert code == 0, "all that can be made here is made"
-    assert err == "Left out: 1 cells whose data are not here (cinic10): `ccvr data get cinic10`.\n"
+    assert err == "Left out: cells of cinic10, which is not here (1): `ccvr data get cinic10`.\n"
     assert [row["cell"] for row in rows(out)] == ["digits-fedavg"], "of the other there is nothing to show"
     again = ccvr("reproduce", "table7", "--scale", "quick", "--format", "csv")
     assert (again.code, again.err) == (0, err)

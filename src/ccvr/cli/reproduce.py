@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,10 +162,8 @@ def _work(
 
 
 def _tell_unable(jobs: Sequence[Job]) -> None:
-    if jobs:
-        names = list(dict.fromkeys(job.spec.data.name for job in jobs))
-        remedy = " and ".join(f"`ccvr data get {name}`" for name in names)
-        print(f"Left out: {len(jobs)} cells whose data are not here ({', '.join(names)}): {remedy}.", file=sys.stderr)
+    for name, number in Counter(job.spec.data.name for job in jobs).items():
+        print(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", file=sys.stderr)
 
 
 def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
