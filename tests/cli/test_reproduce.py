@@ -111,6 +111,24 @@ def test_a_run_of_no_cell_is_recorded_under_its_own_name(ccvr: Command, finished
     assert ccvr("reproduce", "--record", "--out", finished.parent).out == "results/1x1/run-s0.json\n"
 
 
+@pytest.mark.usefixtures("small")
+def test_a_record_of_another_training_is_replaced_and_that_is_said(ccvr: Command, cells: Path, tmp_path: Path) -> None:
+    again = ("reproduce", "--record", "--out", cells, "--cells", "*avg", "--quiet")
+    assert ccvr(*again) == (0, "", "")
+    path = tmp_path / "results" / "quick" / "digits-fedavg-s0.json"
+    kept = json.loads(path.read_text())
+    for part in ("accuracy", "per_class_recall", "client_accuracy", "calibrations"):
+        kept["results"][part]["lda"] = kept["results"][part]["ccvr"]
+    path.write_text(json.dumps(kept))
+    assert ccvr(*again) == (0, "", "")
+    assert "lda" in json.loads(path.read_text())["results"]["accuracy"], "of the same training nothing is lost"
+    kept["rounds"][0]["accuracy"] += 1
+    path.write_text(json.dumps(kept))
+    said = "the record of another training is replaced; gone with it: lda."
+    assert ccvr(*again) == (0, "", f"results/quick/digits-fedavg-s0.json: {said}\n")
+    assert "lda" not in json.loads(path.read_text())["results"]["accuracy"]
+
+
 def test_runs_of_no_cell_with_folders_of_one_name_are_two_records(ccvr: Command, tmp_path: Path) -> None:
     for folder, seed in (("a", 0), ("b", 0)):
         spec = replace(TINY, seed=seed, partition=replace(TINY.partition, num_clients=3 + (folder == "b")))
