@@ -214,7 +214,9 @@ def test_a_spec_file_with_a_mistake(ccvr: Command, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text("[training]\nround = 3\n")
     code, out, err = ccvr("run", "spec.toml")
     assert (code, out) == (2, "")
-    assert err.startswith('SpecError: no field "training.round". Did you mean "rounds"? Known: algorithm, batch_size,')
+    assert err.startswith(
+        'SpecError: spec.toml: no field "training.round". Did you mean "rounds"? Known: algorithm, batch_size,'
+    )
     assert err.count("\n") == 1
     (tmp_path / "spec.toml").write_text("[training\n")
     reason = "Expected ']' at the end of a table declaration (at line 1, column 10)"

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import pytest
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.reproduction.cells import SCALES
-from tests.cli.conftest import Command
+from tests.cli.conftest import TINY, Command
 from tests.experiment.reproduction import digits
 from tests.experiment.reproduction.made import trained, write_records
 
@@ -64,9 +66,15 @@ def test_a_table_is_trained_and_printed(ccvr: Command, tmp_path: Path) -> None:
 def test_formats_of_the_same_table(form: str, ccvr: Command, cells: Path) -> None:
     code, out, _ = ccvr("reproduce", "table9", "--budget", "0", "--out", cells, "--format", form)
     assert code == 0
-    accuracy = RunFolder(cells / "quick" / "digits-fedavg-s0").read_results()["accuracy"]
-    assert f"{accuracy['ccvr']:.2f}" in out
-    assert "95.00" in out
+    for cell, algorithm in ((digits.PLAIN, "FedAvg"), (digits.PROX, "FedProx")):
+        accuracy = RunFolder(cells / "quick" / f"{cell.name}-s0").read_results()["accuracy"]
+        for head, method in (("uncalibrated", algorithm), ("ccvr", f"{algorithm} + CCVR")):
+            paper = digits.TABLE.entries[cell.name, head]
+            assert paper is not None
+            (line,) = [line for line in out.splitlines() if re.search(rf"{re.escape(method)}(?! \+|,)", line)]
+            assert f"{paper.mean:.2f}" in line
+            assert f"{accuracy[head]:.2f}" in line
+            assert f"{accuracy[head] - paper.mean:.2f}".lstrip("-") in line
     assert {"terminal": "──", "markdown": "|---|", "latex": r"\toprule"}[form] in out
 
 
@@ -104,6 +112,75 @@ def test_a_run_of_no_cell_is_recorded_under_its_own_name(ccvr: Command, finished
 
 
 @pytest.mark.usefixtures("small")
+def test_a_record_of_another_training_is_replaced_and_that_is_said(ccvr: Command, cells: Path, tmp_path: Path) -> None:
+    again = ("reproduce", "--record", "--out", cells, "--cells", "*avg", "--quiet")
+    assert ccvr(*again) == (0, "", "")
+    path = tmp_path / "results" / "quick" / "digits-fedavg-s0.json"
+    kept = json.loads(path.read_text())
+    for part in ("accuracy", "per_class_recall", "client_accuracy", "calibrations"):
+        kept["results"][part]["lda"] = kept["results"][part]["ccvr"]
+    path.write_text(json.dumps(kept))
+    assert ccvr(*again) == (0, "", "")
+    assert "lda" in json.loads(path.read_text())["results"]["accuracy"], "of the same training nothing is lost"
+    kept["rounds"][0]["accuracy"] += 1
+    path.write_text(json.dumps(kept))
+    said = "the record of another training is replaced; gone with it: lda."
+    assert ccvr(*again) == (0, "", f"results/quick/digits-fedavg-s0.json: {said}\n")
+    assert "lda" not in json.loads(path.read_text())["results"]["accuracy"]
+
+
+def test_runs_of_no_cell_with_folders_of_one_name_are_two_records(ccvr: Command, tmp_path: Path) -> None:
+    for folder, seed in (("a", 0), ("b", 0)):
+        spec = replace(TINY, seed=seed, partition=replace(TINY.partition, num_clients=3 + (folder == "b")))
+        run(spec, tmp_path / "out" / folder / "run")
+    paths = ["results/1x1/run-s0.json", "results/1x1/run-2-s0.json"]
+    assert ccvr("reproduce", "--record", "--out", "out").out.splitlines() == paths
+    assert ccvr("reproduce", "--record", "--out", "out").out.splitlines() == paths, "and so ever after"
+    clients = [json.loads((tmp_path / path).read_text())["spec"]["partition"]["num_clients"] for path in paths]
+    assert clients == [3, 4]
+
+
+@pytest.mark.usefixtures("small")
+def test_cells_without_a_pattern_are_a_mistake_and_not_all(ccvr: Command, tmp_path: Path) -> None:
+    for line in (["table9"], ["--record"], ["table9", "--list"]):
+        code, out, err = ccvr("reproduce", *line, "--scale", "quick", "--cells")
+        assert (code, out) == (2, "")
+        assert err.startswith("UsageError: --cells has no value. Give patterns, ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_scale_may_be_numbers(ccvr: Command, cells: Path) -> None:
+    table = ("reproduce", "table9", "--budget", "0", "--format", "csv", "--out", cells)
+    assert ccvr(*table, "--scale", "2x1").out == ccvr(*table, "--scale", "quick").out
+    assert ccvr(*table, "--scale", "2x2").out != ccvr(*table, "--scale", "quick").out
+    code, _, err = ccvr(*table, "--scale", "2x0")
+    assert (code, err) == (2, 'UnknownName: no scale "2x0". Known: half, paper, quick.\n')
+
+
+@pytest.mark.usefixtures("small")
+def test_all_csv_is_one_table(ccvr: Command, cells: Path) -> None:
+    code, out, err = ccvr(
+        "reproduce",
+        *["table9", "figure15", "table8", "--claims"],
+        "--budget",
+        "0",
+        "--out",
+        cells,
+        "--format",
+        "csv",
+        "--cells",
+        "digits-*",
+        "cifar10-a0.1-fedavg",
+    )
+    assert code == 0
+    assert "figure15: Label distributions" in err
+    found = rows(out)
+    assert list(dict.fromkeys(row["table"] for row in found)) == ["table9", "claims", "comparisons"]
+    assert all(None not in row and None not in row.values() for row in found), "each has as many cells as headers"
+
+
+@pytest.mark.usefixtures("small")
 def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr("reproduce", "table9", "--budget", "0")
     assert (code, err) == (0, "")
@@ -114,10 +191,19 @@ def test_a_budget_of_nothing_begins_nothing(ccvr: Command, tmp_path: Path) -> No
 @pytest.mark.usefixtures("small")
 def test_a_cell_without_data_is_said_and_the_rest_is_made(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr("reproduce", "table7", "--scale", "quick", "--quiet", "--format", "csv")
+    assert code == 0, "all that can be made here is made"
+    assert err == "Left out: cells of cinic10, which is not here (1): `ccvr data get cinic10`.\n"
+    assert [row["cell"] for row in rows(out)] == ["digits-fedavg"], "of the other there is nothing to show"
+    again = ccvr("reproduce", "table7", "--scale", "quick", "--format", "csv")
+    assert (again.code, again.err) == (0, err)
+
+
+@pytest.mark.usefixtures("small")
+def test_where_no_cell_has_its_data_nothing_is_well(ccvr: Command) -> None:
+    code, _, err = ccvr("reproduce", "table7", "--scale", "quick", "--quiet", "--format", "csv", "--cells", "nowhere*")
     assert code == 2
     assert err.startswith("RunError: not all could be made: nowhere-fedavg, seed 0, quick (2 × 1): ")
     assert "ccvr data get cinic10" in err
-    assert [row["cell"] for row in rows(out)] == ["digits-fedavg"], "of the other there is nothing to show"
 
 
 def test_interrupted_in_the_middle_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -186,9 +272,14 @@ def test_a_folder_of_results_may_hold_anything_else(ccvr: Command, tmp_path: Pat
     assert rows(ccvr(*table).out)[0]["mean"] == "50.0"
     record = tmp_path / "results" / "0.json"
     record.write_text(record.read_text()[:300])
+    (tmp_path / "reproduction" / "notes").mkdir(parents=True)
+    (tmp_path / "reproduction" / "notes" / "spec.toml").write_text("x = 1\n")
     code, out, err = ccvr(*table)
-    assert (code, out) == (2, "")
-    assert err.startswith("RunError: results/0.json is no record of a run (")
+    assert code == 0
+    assert [row["mean"] for row in rows(out)] == [""] * 3
+    alien, damaged = err.splitlines()
+    assert alien.startswith('Left out: reproduction/notes/spec.toml: no field "x".')
+    assert damaged.startswith("Left out: results/0.json is no record of a run (")
 
 
 def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:
@@ -203,16 +294,37 @@ def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:
 def test_the_list_says_what_everything_costs(ccvr: Command) -> None:
     code, out, err = ccvr("reproduce", "table1", "figure5", "figure15", "--list", "--format", "csv", "--seeds", "3")
     assert (code, err) == (0, "")
-    items, cells = out.split("\n\n")[:2]
-    found = {row["id"]: row for row in rows(items)}
+    found = {row["id"]: row for row in rows(out) if row["table"] == "list"}
     assert list(found) == ["table1", "figure5", "figure15", "all"]
-    names = [row["cell"] for row in rows(cells)]
+    names = [row["cell"] for row in rows(out) if row["table"] == "cells"]
     assert (len(names), names.count("cifar10-a0.05-fedavg-clsnorm-clsprox")) == (36, 3)
-    assert (found["table1"]["cells"], found["table1"]["million samples"]) == ("36", f"{36 * 50:,}.0")
+    assert (found["table1"]["cells"], found["table1"]["million samples"]) == ("36", "1800.0")
     assert found["figure5"]["cells"] == "3"
     assert "CINIC-10" in found["figure5"]["what"]
     assert found["all"]["cells"] == "36", "figure5's cells are table1's"
-    assert float(found["table1"]["hours"].replace(",", "")) > 0
+    hours = {name: float(row["hours"]) for name, row in found.items()}
+    assert hours["figure5"] > 0
+    assert hours["table1"] > 10 * hours["figure5"], "twelve cells, one of them"
+    assert hours["figure15"] == 0, "who owns what needs no training"
+
+
+@pytest.mark.usefixtures("small")
+def test_the_list_says_what_is_trained_recorded_and_without_data(ccvr: Command, cells: Path, tmp_path: Path) -> None:
+    ccvr("reproduce", "--record", "--out", cells, "--cells", "*avg")
+    shutil.copytree(cells / "quick" / "digits-fedprox-s0", tmp_path / "runs" / "x")
+    _, out, _ = ccvr("reproduce", "table9", "table7", "--list", "--scale", "quick", "--out", "runs", "--format", "csv")
+    counts = ("trained", "recorded", "without data")
+    found = {row["id"] or row["cell"]: tuple(int(row[name]) for name in counts) for row in rows(out)}
+    assert found == {
+        "table9": (1, 1, 0),
+        "table7": (0, 1, 1),
+        "all": (1, 1, 1),
+        "digits-fedavg": (0, 1, 0),
+        "digits-fedprox": (1, 0, 0),
+        "nowhere-fedavg": (0, 0, 1),
+    }
+    shown = ccvr("reproduce", "table9", "table7", "--list", "--scale", "quick", "--out", "runs").out
+    assert "without data" in " ".join(shown.split())
 
 
 def test_a_figure_has_both_curves(ccvr: Command, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ BARE = Row("cifar10-a0.5-moon", "oracle", "CIFAR-10, α = 0.5", "MOON + whole da
 
 def shown(sheet: Sheet, width: int = 200) -> str:
     console = Console(width=width, file=io.StringIO(), legacy_windows=False)
-    console.print(terminal(sheet))
+    console.print(*terminal([sheet]))
     return console.file.getvalue()
 
 
@@ -60,15 +61,16 @@ def test_in_the_terminal_a_section_says_once_what_its_rows_share():
 
 def test_what_is_not_known_is_a_dash_and_empty_for_programs():
     assert comparison("T", [BARE]).rows[0][2:] == ["72.05", "–", "–", "–", "–", "–", "–"]
-    (row,) = csv.DictReader(io.StringIO(comma_separated(comparison("T", [BARE]))))
+    (row,) = csv.DictReader(io.StringIO(comma_separated([comparison("T", [BARE])])))
     assert {name for name, value in row.items() if value == ""} == {
-        *("paper_std", "paper_gain", "mean", "std", "difference", "gain", "gain_std", "scale")
+        *("table", "paper_std", "paper_gain", "mean", "std", "difference", "gain", "gain_std", "scale")
     }
 
 
 def test_numbers_for_programs():
-    (row,) = csv.DictReader(io.StringIO(comma_separated(comparison("T", [FULL]))))
+    (row,) = csv.DictReader(io.StringIO(comma_separated([comparison("T", [FULL], "t")])))
     assert row == {
+        "table": "t",
         "cell": "cifar10-a0.1-fedavg",
         "head": "ccvr",
         "paper_mean": "62.68",
@@ -130,5 +132,32 @@ def test_markup_of_the_terminal_is_text():
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_table_without_rows(name):
-    made = FORMATS[name](Sheet("Nothing", ("a", "b"), []))
-    assert "a" in (made if isinstance(made, str) else shown(Sheet("Nothing", ("a", "b"), [])))
+    (made,) = FORMATS[name]([Sheet("Nothing", ("one", "two"), [])])
+    text = made if isinstance(made, str) else shown(made.sheet)
+    assert "one" in text
+    assert "two" in text
+
+
+def test_all_csv_is_one_table():
+    sheets = [comparison("T", [FULL], "table2"), Sheet("C", ("claim", "ours"), [["1", "–"]], name="claims")]
+    text = comma_separated(sheets)
+    rows = list(csv.DictReader(io.StringIO(text), strict=True))
+    assert [(row["table"], row["cell"], row["claim"]) for row in rows] == [
+        ("table2", FULL.cell, ""),
+        ("claims", "", "1"),
+    ]
+    assert rows[1]["ours"] == "", "what is not known is empty"
+    assert len(text.splitlines()) == 3, "one line of headers"
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_numbers_and_titles_are_whole_in_a_narrow_terminal(width):
+    long = replace(FULL, method="FedAvg + 1000 real samples per class")
+    text = shown(comparison("T", [FULL, long, BARE]), width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert FULL.setting in lines
+    (line,) = [line for line in lines if line.startswith("FedAvg + CCVR")]
+    numbers = ["62.68 ± 0.54", "61.99 ± 0.49", "-0.69", "+4.13", "+5.24 ± 0.89", "3", "quick"]
+    assert line.replace("±", " ± ").split() == " ".join(["FedAvg + CCVR", *numbers]).split()
+    assert "".join(text.split()).count("FedAvg+1000real") == 1, "words are broken, not cut"

@@ -3,9 +3,9 @@
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -48,6 +48,34 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
             print(f"Report: {page}")
         where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
         print(f'Run folder: {where}\nThe model, in Python: ccvr.load("{path}")')
+
+
+Step = TypeVar("Step")
+
+
+def runs_followed(
+    steps: Iterable[Step], title: Callable[[Step], str | None], *, quiet: bool
+) -> Iterator[tuple[Step, RunProgress]]:
+    """Show several runs one after the other, on stderr, each below its title.
+
+    Steps that are no event of a run are handed on, with where to tell them.
+    """
+    console = Console(stderr=True)  # tables alone go to the output
+    progress = RunProgress(console, quiet=quiet)
+    with contextlib.ExitStack() as bars:
+        for step in steps:
+            heading = title(step)
+            match step:
+                case Started():
+                    progress.begin(step.round, step.rounds)
+                case RoundDone() | HeadScored() | ClientsMissing() | Finished():
+                    show(step, progress)
+                case _ if heading is None:
+                    yield step, progress
+                case _:
+                    bars.close()
+                    progress = bars.enter_context(RunProgress(console, quiet=quiet))
+                    progress.say(heading)
 
 
 def _holds(folder: RunFolder, results: dict[str, Any]) -> bool:

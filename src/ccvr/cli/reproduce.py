@@ -1,31 +1,32 @@
 """ccvr reproduce [ID…] [--cells PATTERN…] [--seeds N] [--scale SCALE] [--budget TIME]"""
 
 import logging
+import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from rich.console import Console
 from tyro.conf import Positional, arg
 
 from ccvr.cli.arguments import parse
-from ccvr.cli.follow import show
+from ccvr.cli.follow import runs_followed
 from ccvr.core.errors import RunError, UsageError
 from ccvr.experiment.analyze import Analyzed, LeftOut
-from ccvr.experiment.events import Started
+from ccvr.experiment.cost import Rates
 from ccvr.experiment.reproduction.budget import Budget, parse_duration
-from ccvr.experiment.reproduction.cells import SCALES, Scale
+from ccvr.experiment.reproduction.cells import SCALES, Scale, find_scale
 from ccvr.experiment.reproduction.claims import judge
 from ccvr.experiment.reproduction.compare import compare
 from ccvr.experiment.reproduction.figures import draw, told
 from ccvr.experiment.reproduction.items import ITEMS, Item
-from ccvr.experiment.reproduction.listing import Rates, cell_listing, listing
+from ccvr.experiment.reproduction.listing import cell_listing, listing
 from ccvr.experiment.reproduction.record import record
 from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.reproduction.work import (
     Job,
+    JobElsewhere,
     JobFailed,
     JobStarted,
     OutOfTime,
@@ -38,8 +39,7 @@ from ccvr.experiment.reproduction.work import (
 )
 from ccvr.experiment.spec import Spec
 from ccvr.report.comparison import comparison
-from ccvr.report.progress import RunProgress
-from ccvr.report.sheet import Sheet, show_sheet
+from ccvr.report.sheet import Sheet, show_sheets
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on fonts and caches help nobody here
 
@@ -57,27 +57,28 @@ class ReproduceArguments:
     claims: bool = False
     """Say which of the paper's claims hold, on our numbers and on its own; train nothing."""
     record: bool = False
-    """Write a small file about every finished run below --out into --results."""
+    """Write a small file about every finished run below --out into --results; what is recorded of the same training
+    already is kept."""
     cells: tuple[str, ...] = ()
     """Only cells whose names match a pattern: "cifar10-a0.1-*"."""
     seeds: int = 1
     """Train seeds 0 … N − 1 of each cell (the paper: 3)."""
     scale: str | None = None
-    """Rounds × local epochs: paper 100 × 10, half 50 × 10, quick 10 × 5. Without it paper is trained, and each number
-    is shown at the largest scale that there is."""
+    """Rounds × local epochs: paper 100 × 10, half 50 × 10, quick 10 × 5, or numbers: 10x1. Without it paper is trained,
+    and each number is shown at the largest scale that there is."""
     budget: str | None = None
     """Stop after this time: 2h, 90m, 1h30m; 0 does nothing but show what is there."""
     train: bool = True
     """--no-train: only calibrate and analyze what is trained already, of any seed and, without --scale, any scale."""
     format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
-    """How tables are printed."""
+    """How tables are printed; all CSV is one table, and what is no table goes to stderr then."""
     figures: tuple[Literal["svg", "png", "pdf"], ...] = ("svg",)
     """Kinds of files for figures, in OUT/figures. They take the place of files of these kinds that an earlier call left
     there of the same figures; without a kind figures are told in words alone."""
     out: Path = Path("reproduction")
     """Folder of the cells: OUT/SCALE/CELL-sSEED. Runs below it count, whatever they are called."""
     results: Path = Path("results")
-    """Folder of records; they stand in for runs that are not below --out."""
+    """Folder of records; tables show them beside the runs below --out, but a cell that is only recorded is trained."""
     root: Annotated[Path | None, arg(name="data.root")] = None
     """Folder that holds the data sets; without it $CCVR_DATA, then the user's cache folder."""
     workers: int | None = None
@@ -87,17 +88,26 @@ class ReproduceArguments:
 
     @property
     def chosen_scale(self) -> Scale | None:
-        return SCALES[self.scale] if self.scale else None
+        return find_scale(self.scale) if self.scale else None
 
     def spec(self, spec: Spec) -> Spec:
-        """The spec with what decides no result."""
-        return replace(spec, workers=self.workers, data=replace(spec.data, root=self.root))
+        """The spec with what decides no result, where it is given."""
+        workers, root = self.workers or spec.workers, self.root or spec.data.root
+        return replace(spec, workers=workers, data=replace(spec.data, root=root))
+
+    def tell(self, line: str) -> None:
+        """Print what is no table: beside CSV it must not stand."""
+        print(line, file=sys.stderr if self.format == "csv" else sys.stdout)
 
 
 def command(argv: list[str]) -> None:
     arguments = parse(ReproduceArguments, argv, prog="ccvr reproduce", about=ABOUT)
     if not (arguments.ids or arguments.list or arguments.claims or arguments.record):
         raise UsageError(f"nothing asked for. Give --list, --claims, --record, or ids: {', '.join(ITEMS)}.")
+    if "--cells" in argv and not arguments.cells:
+        raise UsageError(
+            '--cells has no value. Give patterns, as in --cells "cifar10-a0.1-*", or leave it out for all.'
+        )
     if arguments.seeds < 1:
         raise UsageError(f"--seeds is {arguments.seeds}; give at least 1.")
     items = [ITEMS[name] for name in dict.fromkeys(arguments.ids)] or (list(ITEMS.values()) if arguments.list else [])
@@ -106,18 +116,15 @@ def command(argv: list[str]) -> None:
     cells = chosen_cells(items, arguments.cells) if items else []
     seconds = parse_duration(arguments.budget) if arguments.budget is not None else None
     if arguments.list:
-        for sheet in _listing(arguments, items, cells):
-            show_sheet(sheet, arguments.format)
+        show_sheets(_listing(arguments, items, cells), arguments.format)
         return
     failures = _work(arguments, items, cells, Budget(seconds)) if items else []
     if arguments.record:
         _record(arguments)
     trainings = Trainings.read(arguments.out, arguments.results)
-    for item in items:
-        _show(arguments, item, cells, trainings)
-    if arguments.claims:
-        for sheet in judge(trainings, arguments.chosen_scale):
-            show_sheet(sheet, arguments.format)
+    for reason in trainings.unusable:
+        print(f"Left out: {reason}", file=sys.stderr)
+    _show(arguments, items, cells, trainings)
     if failures:
         first = failures[0]
         more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
@@ -132,12 +139,11 @@ def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[
     return jobs_of(items, cells, turns, arguments.out, arguments.spec)
 
 
-def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> Iterator[Sheet]:
+def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[Sheet]:
     """Every table and figure; of those that were named also the cells."""
-    jobs, rates = _jobs(arguments, items, cells), Rates()
-    yield listing(items, jobs, rates, (arguments.chosen_scale or SCALES["paper"]).label)
-    if arguments.ids:
-        yield cell_listing(jobs, rates)
+    jobs, rates, records = _jobs(arguments, items, cells), Rates(), Trainings.read(None, arguments.results)
+    every = listing(items, jobs, records, rates, (arguments.chosen_scale or SCALES["paper"]).label)
+    return [every, cell_listing(jobs, records, rates)] if arguments.ids else [every]
 
 
 def _work(
@@ -146,56 +152,82 @@ def _work(
     """Make what is missing, and say what could not be made."""
     if budget.is_spent():
         return []
-    jobs = in_order(_jobs(arguments, items, cells), Rates().seconds, train=arguments.train)
+    every = _jobs(arguments, items, cells)
+    able = [job for job in every if job.has_data] or every  # where nothing can be made, it is told why
+    _tell_unable([job for job in every if job not in able and not job.is_done])
+    jobs = in_order(able, Rates().seconds, train=arguments.train)
     try:
         return _follow(work(jobs, budget), quiet=arguments.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
 
 
+def _tell_unable(jobs: Sequence[Job]) -> None:
+    for name, number in Counter(job.spec.data.name for job in jobs).items():
+        print(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", file=sys.stderr)
+
+
 def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
     failures = []
-    console = Console(stderr=True)  # tables alone go to the output
-    progress = RunProgress(console, quiet=quiet)
-    with ExitStack() as bars:
-        for step in steps:
-            match step:
-                case JobStarted():
-                    bars.close()
-                    progress = bars.enter_context(RunProgress(console, quiet=quiet))
-                    progress.say(f"[{step.number}/{step.total}] {step.job.name}: {step.job.folder.path}")
-                case JobFailed():
-                    failures.append(step)
-                    progress.say(f"{step.job.name}: {step.error}")
-                case OutOfTime():
-                    progress.say(f"The budget is spent; {step.left} cells are left. The same command goes on.")
-                case Analyzed():
-                    progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
-                case LeftOut():
-                    progress.say(f"{step.name} is left out: {step.reason}")
-                case Started():
-                    progress.begin(step.round, step.rounds)
-                case _:
-                    show(step, progress)
+    for step, progress in runs_followed(steps, _title, quiet=quiet):
+        match step:
+            case JobFailed():
+                failures.append(step)
+                progress.say(f"{step.job.name}: {step.error}")
+            case JobElsewhere():
+                progress.say(f"{step.job.name}: another process is at it, and it is left to that.")
+            case OutOfTime():
+                progress.say(f"The budget is spent; {step.left} cells are left. The same command goes on.")
+            case Analyzed():
+                progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
+            case LeftOut():
+                progress.say(f"{step.name} is left out: {step.reason}")
     return failures
 
 
+def _title(step: Step) -> str | None:
+    if not isinstance(step, JobStarted):
+        return None
+    return f"[{step.number}/{step.total}] {step.job.name}: {step.job.folder.path}"
+
+
 def _record(arguments: ReproduceArguments) -> None:
-    paths = list(record(arguments.out, arguments.results, arguments.cells, arguments.chosen_scale))
-    if not paths:
+    runs = Trainings.read(arguments.out, None)
+    written = list(record(runs, arguments.results, arguments.cells, arguments.chosen_scale))
+    if not written:
         raise RunError(f"no such finished run below {arguments.out}. Train some, or give their folder as --out.")
-    if not arguments.quiet:
-        for path in paths:
-            print(path)
+    for each in written:
+        if each.replaced:
+            gone = f"; gone with it: {', '.join(each.lost)}" if each.lost else ""
+            print(f"{each.path}: the record of another training is replaced{gone}.", file=sys.stderr)
+        if not arguments.quiet:
+            arguments.tell(str(each.path))
 
 
-def _show(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> None:
-    scale = arguments.chosen_scale
-    if not item.is_figure:
-        entries = {key: paper for key, paper in item.entries.items() if key[0] in cells}
-        rows = [row for row in compare(entries, trainings, scale) if row.paper or row.ours]
-        show_sheet(comparison(item.title, rows), arguments.format)
-        return
-    drawing = draw(item, cells, trainings, scale, arguments.root)
+def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], trainings: Trainings) -> None:
+    """Tables, figures and claims in the order in which they were asked for; tables behind each other together."""
+    sheets: list[Sheet] = []
+    for item in items:
+        if not item.is_figure:
+            sheets.append(_table(arguments, item, cells, trainings))
+            continue
+        if arguments.format != "csv":
+            show_sheets(sheets, arguments.format)
+            sheets = []
+        _show_figure(arguments, item, cells, trainings)
+    if arguments.claims:
+        sheets += judge(trainings, arguments.chosen_scale)
+    if sheets:
+        show_sheets(sheets, arguments.format)
+
+
+def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> Sheet:
+    entries = {key: paper for key, paper in item.entries.items() if key[0] in cells}
+    rows = [row for row in compare(entries, trainings, arguments.chosen_scale) if row.paper or row.ours]
+    return comparison(item.title, rows, item.id)
+
+
+def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> None:
+    drawing = draw(item, cells, trainings, arguments.chosen_scale, arguments.root)
     paths = drawing.save(arguments.out / "figures", arguments.figures)
-    print(told(item, drawing, paths, markdown=arguments.format == "markdown"))
+    arguments.tell(told(item, drawing, paths, markdown=arguments.format == "markdown"))

@@ -1,23 +1,19 @@
 """ccvr tune PRESET|SPEC.toml --training.mu 0.001 0.01 … [OPTIONS]"""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from ccvr.cli.arguments import parse
-from ccvr.cli.follow import show
+from ccvr.cli.follow import runs_followed
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
-from ccvr.experiment.cost import estimate
-from ccvr.experiment.events import Event, Started
+from ccvr.experiment.cost import Rates, describe_training, training_samples
+from ccvr.experiment.events import Event
 from ccvr.experiment.presets import find_spec
 from ccvr.experiment.spec import Spec
-from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, described, grid, tune
-from ccvr.report.progress import RunProgress
-from ccvr.report.sheet import DASH, Sheet, show_sheet
+from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
+from ccvr.report.sheet import DASH, Sheet, show_sheets
 from ccvr.report.tables import headline
 
 ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
@@ -44,9 +40,7 @@ def command(argv: list[str]) -> None:
         raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01")
     spec, candidates = grid(find_spec(name), fields)
     if arguments.dry_run:
-        print("\n".join(map(described, candidates)))
-        print(f"{len(candidates)} trainings without {VALIDATION:.0%} of the images, then one with all, each of:")
-        print(estimate(spec).describe())
+        print("\n".join(_forecast(spec, candidates)))
         return
     out = arguments.out or Path("tuning") / spec.name
     try:
@@ -54,9 +48,21 @@ def command(argv: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
     if not arguments.quiet:
-        show_sheet(_sheet(tuned))
+        show_sheets([_sheet(tuned)])
         print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
         print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
+
+
+def _forecast(spec: Spec, candidates: Sequence[Values]) -> Iterator[str]:
+    """The candidates and what all costs; which one is trained again is not known yet, so the dearest."""
+    rates = Rates()
+    tried = [held_out(spec, values) for values in candidates]
+    last = max((with_all(spec, values) for values in candidates), key=rates.seconds)
+    samples = sum(map(training_samples, tried)), training_samples(last)
+    yield from map(described, candidates)
+    yield f"{len(candidates)} trainings without {VALIDATION:.0%} of the images: {samples[0]:,} samples"
+    yield f"then the best one with all: at most {samples[1]:,} samples"
+    yield "in all, " + describe_training(sum(samples), sum(map(rates.seconds, [*tried, last])))
 
 
 def split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -81,24 +87,17 @@ def split(argv: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _follow(steps: Iterator[Event | Trying | Failed | Tuned], *, quiet: bool) -> Tuned:
-    console = Console(stderr=True)
-    progress = RunProgress(console, quiet=quiet)
-    with ExitStack() as bars:
-        for step in steps:
-            match step:
-                case Trying():
-                    bars.close()
-                    progress = bars.enter_context(RunProgress(console, quiet=quiet))
-                    progress.say(f"[{step.number}/{step.total}] {step.what}")
-                case Failed():
-                    progress.say(f"{step.what}: {step.error}")
-                case Started():
-                    progress.begin(step.round, step.rounds)
-                case Tuned():
-                    return step
-                case _:
-                    show(step, progress)
+    for step, progress in runs_followed(steps, _title, quiet=quiet):
+        match step:
+            case Failed():
+                progress.say(f"{step.what}: {step.error}")
+            case Tuned():
+                return step
     raise AssertionError("tuning ends with what was chosen")
+
+
+def _title(step: object) -> str | None:
+    return f"[{step.number}/{step.total}] {step.what}" if isinstance(step, Trying) else None
 
 
 def _sheet(tuned: Tuned) -> Sheet:

@@ -13,6 +13,7 @@ CcvrError
 ├── AnalysisError       an analysis that cannot be done with what there is
 ├── FederationError     clients that are not there or do not answer, a federation that is not reached
 └── RunError            a run folder that is missing, damaged or in the way
+    └── RunInUse        a run folder that another process writes
 
 A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
 """
@@ -71,6 +72,10 @@ class FederationError(CcvrError):
 
 
 class RunError(CcvrError):
+    pass
+
+
+class RunInUse(RunError):
     pass
 
 

@@ -44,13 +44,13 @@ def _cpu() -> str:
 
 
 def source_commit() -> str | None:
-    """The commit of this source tree, with ``+changes`` where it was edited; None when it is not a checkout of ours."""
+    """The commit of this source tree, with ``+changes`` where the package was edited; None outside our checkouts."""
     package = Path(__file__).resolve().parents[1]
     top = _git(package, "rev-parse", "--show-toplevel")
     if top is None or Path(top) / "src" / "ccvr" != package:
         return None
     commit = _git(package, "rev-parse", "HEAD")
-    return commit if commit is None or not _git(package, "status", "--porcelain") else f"{commit}+changes"
+    return commit if commit is None or not _git(package, "status", "--porcelain", ".") else f"{commit}+changes"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

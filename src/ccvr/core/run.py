@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ccvr.core.errors import RunError
+from ccvr.core.errors import RunError, RunInUse
 
 if os.name == "posix":
     import fcntl
@@ -178,29 +178,30 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise RunError(f"{self.path} is being written by another process. Wait for it to end.") from error
+                raise RunInUse(f"{self.path} is being written by another process. Wait for it to end.") from error
 
     def write_json(self, path: Path, content: Any) -> None:
         write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
-    def read_json(self, path: Path) -> Any:
+    def read_json(self, path: Path, remedy: str = "Restore or delete it.") -> Any:
         try:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise RunError(f"{path} is missing. Finish the run with `ccvr resume {self.path}`.") from error
         except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read ({error}).") from error
+            raise RunError(f"{path} cannot be read ({error}). {remedy}") from error
 
     def read_results(self) -> dict[str, Any]:
         """What results.json says, if it says all that a finished run says."""
-        results = self.read_json(self.results)
+        remedy = (
+            f"Delete it and make it again with `ccvr resume {self.path}`; "
+            "calibrations that were added with `ccvr calibrate` must be added again."
+        )
+        results = self.read_json(self.results, remedy)
         if not isinstance(results, dict) or any(
             not isinstance(results.get(key), kind) for key, kind in RESULTS.items()
         ):
-            raise RunError(
-                f"{self.results} is damaged. Delete it and make it again with `ccvr resume {self.path}`; "
-                "calibrations that were added with `ccvr calibrate` must be added again."
-            )
+            raise RunError(f"{self.results} is damaged. {remedy}")
         return results
 
     def append_round(self, record: dict[str, Any]) -> None:

@@ -114,6 +114,12 @@ def _check_file(source: Stored, path: Path) -> CheckedFile:
     return CheckedFile(path, size, "unpacked, lengths verified")
 
 
+def is_here(name: str, root: Path | None = None) -> bool:
+    """Whether a data set of ours lies on this computer; of others that shows when they are loaded."""
+    row = resolve(name)
+    return _where(row, root) is not None if isinstance(row, Embedded | Stored) else True
+
+
 def listing(root: Path | None = None) -> list[Listing]:
     """Every data set of ours, and where it lies; nothing is read."""
     return [Listing(row.name, row.description, *row.sizes, where=_where(row, root)) for row in ROWS]

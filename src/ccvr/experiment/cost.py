@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -40,10 +40,14 @@ class Cost:
 
     def describe(self) -> str:
         return (
-            f"training samples: {self.samples:,} (about {_duration(self.seconds)} on this machine)\n"
+            f"{describe_training(self.samples, self.seconds)}\n"
             f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up\n"
             f"class statistics: at most {_size(self.statistics_bytes)} from all clients"
         )
+
+
+def describe_training(samples: int, seconds: float) -> str:
+    return f"training samples: {samples:,} (about {_duration(seconds)} on this machine)"
 
 
 def estimate(spec: Spec) -> Cost:
@@ -75,6 +79,26 @@ def seconds_per_sample(spec: Spec) -> float:
     torch.set_num_threads(spec.threads)
     size = extent(spec.data.name, spec.data.root)
     return _seconds_per_sample(spec, _model(spec, size), size.shape, size.num_classes) / _at_once(spec)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds of trainings, from their samples and the time of a few steps, measured once for each kind of step."""
+
+    measured: dict[object, float] = field(default_factory=dict)
+
+    def seconds(self, spec: Spec) -> float:
+        kind = _step(spec)
+        if kind not in self.measured:
+            self.measured[kind] = seconds_per_sample(spec)
+        return training_samples(spec) * self.measured[kind]
+
+
+def _step(spec: Spec) -> tuple[object, ...]:
+    """What a step costs time for; FedAvgM's are FedAvg's."""
+    added = local_objectives(spec.training)
+    kinds = tuple((getattr(each, "func", each), getattr(each, "keywords", {}).get("scope")) for each in added)
+    return spec.model, spec.training.clsnorm, kinds, spec.training.batch_size, bool(spec.data.augment), spec.workers
 
 
 def _cohort(spec: Spec) -> int:

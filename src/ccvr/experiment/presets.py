@@ -33,6 +33,9 @@ def _epochs(fedavg: int, fedprox: int, fedavgm: int, moon: int) -> dict[str, int
     return {"fedavg": fedavg, "fedprox": fedprox, "fedavgm": fedavgm, "moon": moon}
 
 
+WHOLE = "epochs=50,lr=0.001,transform=none"
+"""How whole data calibrate; for partial data the paper says nothing."""
+
 COLUMNS = (
     Column("cifar10", 0.05, "simple-cnn", 64, 0.01, 5, 0.01, 2000, 1e-3, _epochs(10, 10, 10, 10)),
     Column("cifar10", 0.1, "simple-cnn", 64, 0.001, 1, 0.001, 2000, 1e-3, _epochs(10, 10, 10, 10)),
@@ -70,7 +73,7 @@ def _paper_spec(column: Column, algorithm: str) -> Spec:
             server_momentum=0.1,
         ),
         calibration=CalibrationSpec(
-            methods=("ccvr", "oracle,epochs=50,lr=0.001,transform=none"),
+            methods=("ccvr", f"oracle,{WHOLE}"),
             num_virtual=column.num_virtual,
             epochs=column.calibration_epochs[algorithm],
             lr=column.calibration_lr,

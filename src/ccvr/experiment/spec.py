@@ -128,10 +128,13 @@ def from_toml(text: str, where: str = "spec") -> Spec:
         return build(Spec, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{where} is not valid TOML: {error}.") from error
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from error
 
 
 def read_spec(path: Path) -> Spec:
     try:
-        return from_toml(path.read_text(encoding="utf-8"), str(path))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} cannot be read ({error}). Give a TOML file, or a preset by name.") from error
+    return from_toml(text, str(path))

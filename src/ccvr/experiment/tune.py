@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ccvr.calibration.methods import SELECT
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, SpecError, TrainingError
 from ccvr.core.fields import hint_of, parse, plain, with_field
@@ -68,11 +69,13 @@ def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Va
     open_ones = {name: values for name, values in parsed.items() if len(values) > 1}
     if not open_ones:
         raise SpecError("nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1")
+    if spec.calibration.deploy == SELECT:
+        raise SpecError('calibration.deploy is "select", but the last training holds nothing out. Name a head instead.')
     for name, values in parsed.items():
-        spec = with_field(spec, name, values[0])
+        spec = with_field(spec, name, values[0]) if len(values) == 1 else spec
     candidates = [dict(zip(open_ones, values, strict=True)) for values in itertools.product(*open_ones.values())]
     for candidate in candidates:
-        _with(spec, candidate)  # an impossible value is found before anything is trained
+        with_all(spec, candidate)  # an impossible value is found before anything is trained
     return spec, candidates
 
 
@@ -94,15 +97,13 @@ def _require_tunable(name: str, texts: Sequence[str]) -> None:
 
 def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event | Trying | Failed | Tuned]:
     """Train every candidate with 15 % held out, then the best one with all. What is trained already is not again."""
-    no_heads = replace(spec.calibration, methods=(), deploy="")  # the choice rests on the trained one
-    held_out = replace(with_field(spec, "data.validation", VALIDATION), calibration=no_heads)
     tried = []
     for number, values in enumerate(candidates, start=1):
         path = out / "candidates" / folder_name(values)
         yield Trying(described(values), number, len(candidates))
         results = None
         try:
-            yield from bring(_with(held_out, values), path)
+            yield from bring(held_out(spec, values), path)
             results = RunFolder(path).read_results()
         except TrainingError as error:  # a learning rate that is too high is an answer
             yield Failed(described(values), error)
@@ -110,10 +111,21 @@ def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event 
     chosen = best(tried)
     path = out / f"retrained-{folder_name(chosen.values)}"
     yield Trying(f"{described(chosen.values)}, with all images", 1, 1)
-    yield from bring(_with(spec, chosen.values), path)
+    yield from bring(with_all(spec, chosen.values), path)
     results = RunFolder(path).read_results()
     _keep(out, spec, tried, chosen, path, results)
     yield Tuned(tried, chosen, path, results)
+
+
+def held_out(spec: Spec, values: Values) -> Spec:
+    """What a candidate trains: no heads, as the choice rests on the trained one."""
+    no_heads = replace(spec.calibration, methods=(), deploy="")
+    return replace(_with(spec, {**values, "data.validation": VALIDATION}), calibration=no_heads)
+
+
+def with_all(spec: Spec, values: Values) -> Spec:
+    """What the chosen one trains: nothing is held out, whatever the spec says."""
+    return _with(spec, {**values, "data.validation": 0.0})
 
 
 def best(candidates: Sequence[Candidate]) -> Candidate:

@@ -32,13 +32,13 @@ HEADERS = ("setting", "method", "paper", "ours", "ours − paper", "paper's gain
 WORDS = ("setting", "method", "scale")
 
 
-def comparison(title: str, rows: Sequence[Row]) -> Sheet:
+def comparison(title: str, rows: Sequence[Row], name: str = "") -> Sheet:
     """A table of the paper, each entry beside ours, with how much ours was trained."""
     scales = list(dict.fromkeys(row.scale for row in rows if row.scale))
     trained = f"ours: {', '.join(scales)}" if scales else "ours: nothing yet"
     mixed = "; scales are mixed, each row has its own" if len(scales) > 1 else ""
     caption = f"{title}. Test accuracy in percent; rounds × local epochs: paper: 100 × 10, {trained}{mixed}."
-    return Sheet(caption, HEADERS, [_cells(row) for row in rows], WORDS, [_values(row) for row in rows])
+    return Sheet(caption, HEADERS, [_cells(row) for row in rows], WORDS, [_values(row) for row in rows], name)
 
 
 def _cells(row: Row) -> list[str]:

@@ -46,6 +46,11 @@ def _provenance(found: dict[str, Any]) -> dict[str, Any]:
     return {key: found[key] for key in KEPT_PROVENANCE if key in found} | {"calibrated": list(dict.fromkeys(later))}
 
 
+def _started(kept: dict[str, Any]) -> dict[str, Any]:
+    """The same as a run's own file has it; early records do not say what was added."""
+    return {**kept, "calibrated": [{"commit": commit} for commit in kept.get("calibrated", ())]}
+
+
 def _round(record: dict[str, Any], *, whole: bool) -> dict[str, Any]:
     """What the global model reached; of the first and the last round also what every client's head looks like."""
     kept = {key: record.get(key) for key in ("round", "accuracy", "loss", "seconds")}
@@ -93,7 +98,7 @@ def read_record(path: Path) -> RunFiles:
             spec=dict(parts["spec"]),
             results=_results(parts["results"]),
             rounds=list(parts["rounds"]),
-            provenance=dict(parts["provenance"]),
+            provenance=_started(parts["provenance"]),
             label_counts=None if counts is None else np.array(counts),
             analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
         )

@@ -2,12 +2,16 @@
 
 import csv
 import io
+import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -17,6 +21,8 @@ DASH = "–"
 """What is not known."""
 UNWRAPPED = 1000
 """Columns of an output that is no terminal: lines of a file are not broken."""
+NARROWEST = 8
+"""Letters that a column of words has at least."""
 
 Value = str | int | float | None
 
@@ -32,6 +38,8 @@ class Sheet:
     """Headers of columns that are text, not numbers."""
     values: Sequence[dict[str, Value]] = field(default_factory=tuple)
     """The same for programs: each row by header, in CSV."""
+    name: str = ""
+    """What tells the rows from those of other tables in the same CSV."""
 
     @property
     def has_sections(self) -> bool:
@@ -41,30 +49,71 @@ class Sheet:
         return number == 0 or (self.has_sections and self.rows[number][0] != self.rows[number - 1][0])
 
 
-def terminal(sheet: Sheet) -> RichTable:
+@dataclass(frozen=True)
+class OnTerminal:
+    """A sheet as rich draws it, no wider than the terminal. Numbers stay whole; words are broken where it is narrow."""
+
+    sheet: Sheet
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sheet, hidden = self.sheet, 1 if self.sheet.has_sections else 0
+        rows, gap = [row[hidden:] for row in sheet.rows], 2
+        widths = self._widths(rows)
+        if sum(widths) + gap * len(widths) > options.max_width:
+            rows, gap = [[cell.replace(" ± ", "±") for cell in row] for row in rows], 1
+            widths = self._narrowed(self._widths(rows), options.max_width - gap * len(widths))
+        yield Text(sheet.caption, style="table.title")
+        yield self._part([], widths, gap)
+        starts = [number for number in range(len(rows)) if sheet.opens_section(number)]
+        for start, end in itertools.pairwise([*starts, len(rows)]):
+            if hidden:
+                yield Text(sheet.rows[start][0], style="bold")
+            yield self._part(rows[start:end], widths, gap)
+        yield Text()
+
+    @property
+    def _names(self) -> Sequence[str]:
+        return self.sheet.headers[1 if self.sheet.has_sections else 0 :]
+
+    def _heading(self, name: str) -> str:
+        """Numbers are narrow, and what stands above them is made so."""
+        return name if name in self.sheet.words else "\n".join(name.rsplit(" ", 1))
+
+    def _widths(self, rows: Sequence[Sequence[str]]) -> list[int]:
+        columns = [[*self._heading(name).split("\n"), *(row[i] for row in rows)] for i, name in enumerate(self._names)]
+        return [max(map(cell_len, column)) for column in columns]
+
+    def _narrowed(self, widths: Sequence[int], most: int) -> list[int]:
+        """Of words the widest column gives way, then the next; numbers have the room that they need."""
+        found, words = list(widths), [i for i, name in enumerate(self._names) if name in self.sheet.words]
+        while words and sum(found) > most and max(found[i] for i in words) > NARROWEST:
+            found[max(words, key=lambda i: found[i])] -= 1
+        return found
+
+    def _part(self, rows: Sequence[Sequence[str]], widths: Sequence[int], gap: int) -> RichTable:
+        """Some rows, or without any the headers; all parts have the same columns."""
+        table = RichTable(box=SIMPLE_HEAD, show_header=not rows, show_edge=False, padding=(0, gap - 1, 0, 0))
+        for name, width in zip(self._names, widths, strict=True):
+            is_words = name in self.sheet.words
+            justify: Literal["left", "right"] = "left" if is_words else "right"
+            table.add_column(self._heading(name), justify=justify, width=width, overflow="fold", no_wrap=not is_words)
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return table
+
+
+def terminal(sheets: Sequence[Sheet]) -> Iterator[OnTerminal]:
     """Without the first column where rows share it: each section says it once, in a line of its own."""
-    table = RichTable(title=Text(sheet.caption), title_justify="left", box=SIMPLE_HEAD, collapse_padding=True)
-    hidden = 1 if sheet.has_sections else 0
-    for header in sheet.headers[hidden:]:
-        if header in sheet.words:
-            table.add_column(header, overflow="fold")
-        else:  # numbers are narrow, and what stands above them is made so
-            table.add_column("\n".join(header.rsplit(" ", 1)), justify="right", overflow="fold")
-    for number, row in enumerate(sheet.rows):
-        if hidden and sheet.opens_section(number):
-            table.add_section()
-            table.add_row(Text(row[0], style="bold"))
-        table.add_row(*map(Text, row[hidden:]))
-    return table
+    return map(OnTerminal, sheets)
 
 
-def show_sheet(sheet: Sheet, name: str = "terminal") -> None:
-    """Print a sheet in one of the formats."""
-    made = FORMATS[name](sheet)
-    if isinstance(made, str):
-        print(made)
-    else:
-        Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(made)
+def show_sheets(sheets: Sequence[Sheet], name: str = "terminal") -> None:
+    """Print tables in one of the formats."""
+    for made in FORMATS[name](sheets):
+        if isinstance(made, str):
+            print(made)
+        else:
+            Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(made)
 
 
 def markdown(sheet: Sheet) -> str:
@@ -77,13 +126,25 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def comma_separated(sheet: Sheet) -> str:
+def comma_separated(sheets: Sequence[Sheet]) -> str:
+    """All tables as one, which any reader of CSV takes: a column says which, and what a table lacks is empty."""
+    rows = [{"table": sheet.name, **values} for sheet in sheets for values in _values(sheet)]
+    headers = ["table", *(name for sheet in sheets for name in (sheet.values[0] if sheet.values else sheet.headers))]
     file = io.StringIO()
-    values = sheet.values or [dict(zip(sheet.headers, row, strict=True)) for row in sheet.rows]
-    writer = csv.DictWriter(file, list(values[0]) if values else list(sheet.headers), lineterminator="\n")
+    writer = csv.DictWriter(file, list(dict.fromkeys(headers)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(values)
+    writer.writerows(rows)
     return file.getvalue()
+
+
+def _values(sheet: Sheet) -> Sequence[Mapping[str, Value]]:
+    """Each row by header; what is not known is empty."""
+    if sheet.values:
+        return sheet.values
+    return [
+        {name: "" if cell == DASH else cell for name, cell in zip(sheet.headers, row, strict=True)}
+        for row in sheet.rows
+    ]
 
 
 ESCAPES = {
@@ -130,8 +191,13 @@ def _latex_cell(text: str) -> str:
     return f"${text[0]}${escaped(text[1:])}" if signed else escaped(text)
 
 
-FORMATS: Table[Callable[[Sheet], str | RichTable]] = Table(
+FORMATS: Table[Callable[[Sequence[Sheet]], Iterable[str | OnTerminal]]] = Table(
     "format",
-    {"terminal": terminal, "markdown": markdown, "csv": comma_separated, "latex": latex},
+    {
+        "terminal": terminal,
+        "markdown": partial(map, markdown),
+        "csv": lambda sheets: [comma_separated(sheets).removesuffix("\n")],
+        "latex": partial(map, latex),
+    },
     closed=True,
 )

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.core.fields import with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.reproduction.cells import CELLS, SCALES, Scale, identity, scale_of
 from ccvr.experiment.reproduction.heads import HEADS, calibration_of, find_label
 from ccvr.experiment.reproduction.items import ITEMS
+from ccvr.experiment.reproduction.record import cell_name
 from ccvr.report.published import TABLES, published
 from ccvr.report.reproduced import DRAWS
 from tests.experiment.reproduction.made import QUICK, trained
@@ -69,6 +71,22 @@ def test_a_scales_label_states_what_it_is():
     assert [scale.label for scale in SCALES.values()] == ["paper (100 × 10)", "half (50 × 10)", "quick (10 × 5)"]
     assert (Scale(10, 1).label, Scale(10, 1).folder, QUICK.folder) == ("10 × 1", "10x1", "quick")
     assert scale_of(LEFT.at(QUICK, 0)) == QUICK
+
+
+@pytest.mark.parametrize(
+    ("options", "cell", "scale"),
+    [
+        ({"model.name": "simple-cnn", "partition.alpha": 0.1}, "cifar100-a0.1-fedavg-simple-cnn", QUICK),
+        ({"model.name": "simple-cnn"}, "cifar100-a0.5-fedavg-simple-cnn", QUICK),
+        ({"training.local_epochs": 1}, "cifar100-a0.5-fedavg", Scale(10, 1)),
+    ],
+)
+def test_what_a_run_of_a_preset_with_options_is_recorded_as(options, cell, scale):
+    """The runs that the page of the paper names."""
+    spec = PRESETS["cifar100-a0.5-fedavg"]
+    for name, value in {"training.rounds": 10, "training.local_epochs": 5, **options}.items():
+        spec = with_field(spec, name, value)
+    assert (cell_name(spec), scale_of(spec)) == (cell, scale)
 
 
 @pytest.mark.parametrize("number", [50, 100])

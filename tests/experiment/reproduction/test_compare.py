@@ -1,6 +1,8 @@
 """Our numbers beside the paper's, computed by hand."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccvr.experiment.reproduction.cells import CELLS, Scale
 from ccvr.experiment.reproduction.claims import CLAIMS, judge
@@ -153,6 +155,62 @@ def test_one_number_turns_the_verdict(change, fails):
     found = verdicts(a_world(change))
     assert [text for text, verdict in found.items() if verdict == "does not hold"] == fails
     assert {verdict for text, verdict in found.items() if text not in fails} == {"holds"}
+
+
+MORE, BEST = "FedAvg + CCVR, α = 0.1 > α = 0.5", "FedAvg + whole data ≥ FedAvg + CCVR, α = 0.1"
+COMPARISONS = {each.name: each for claim in CLAIMS for each in claim.comparisons}
+
+
+def two_cells(uneven, even):
+    """FedAvg at alpha 0.1 and 0.5, each by seed as the accuracies of some heads, in test images of 10,000."""
+    cells = {"cifar10-a0.1-fedavg": uneven, "cifar10-a0.5-fedavg": even}
+    found = [
+        trained(cell, {head: images / 100 for head, images in heads.items()}, seed=seed)
+        for cell, seeds in cells.items()
+        for seed, heads in enumerate(seeds)
+    ]
+    outcomes = {name: COMPARISONS[name].ours(Numbers(trainings(*found)), QUICK) for name in (MORE, BEST)}
+    return {name: f"{each.figures} {each.verdict}" for name, each in outcomes.items()}
+
+
+def test_equal_gains_are_a_tie_whatever_floats_make_of_them():
+    """59.68 − 52.90 is more than 59.80 − 53.02 in binary."""
+    assert 59.68 - 52.90 != 59.80 - 53.02
+    one = {"uncalibrated": 5290, "ccvr": 5968, "oracle": 5968}
+    other = {"uncalibrated": 5302, "ccvr": 5980, "oracle": 5980}
+    assert two_cells([one], [other])[MORE] == "+6.78 : +6.78 does not hold"
+
+
+images = st.integers(0, 10_000)
+
+
+@given(st.lists(st.tuples(images, images, images), min_size=1, max_size=5), st.data())
+def test_ties_are_ties_and_one_image_decides(seeds, data):
+    """As fractions of whole images say it: > does not hold of equals, ≥ does."""
+    uneven = [{"uncalibrated": u, "ccvr": c, "oracle": o} for u, c, o in seeds]
+    even = [
+        {"uncalibrated": 10_000 - c, "ccvr": 10_000 - u, "oracle": o} for u, c, o in data.draw(st.permutations(seeds))
+    ]
+    oracles = data.draw(st.permutations([c for _, c, _ in seeds]))
+    equal = [{**heads, "oracle": oracle} for heads, oracle in zip(uneven, oracles, strict=True)]
+    found = two_cells(equal, even)
+    assert found[MORE].endswith(" does not hold")
+    assert found[BEST].endswith(" holds")
+    more = [{**uneven[0], "ccvr": uneven[0]["ccvr"] + 1}, *uneven[1:]]
+    assert two_cells(more, even)[MORE].endswith(" holds")
+    less = [{**equal[0], "ccvr": equal[0]["ccvr"] + 1}, *equal[1:]]
+    assert two_cells(less, even)[BEST].endswith(" does not hold")
+
+
+def test_what_is_not_trained_does_not_look_like_a_failure():
+    sheet, _ = judge(trainings(trained(CELL, {"uncalibrated": 50.0, "ccvr": 55.0})), None)
+    assert sheet.rows[1][2:5] == ["–", "–", "not trained"]
+
+
+def test_a_scale_at_which_only_a_regulariser_was_trained_is_judged():
+    half = trained(f"{CELL}-clsnorm", {"uncalibrated": 50.0}, scale=Scale(50, 10))
+    sheet, _ = judge(trainings(half), None)
+    assert {row[1] for row in sheet.rows} == {"half"}
 
 
 def test_what_is_missing_is_said():

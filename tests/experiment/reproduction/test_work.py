@@ -1,19 +1,26 @@
 """What is missing is made, once, and no more than the budget allows."""
 
+import contextlib
+import itertools
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment import pipeline
 from ccvr.experiment.analyze import Analyzed
+from ccvr.experiment.bring import settle
 from ccvr.experiment.events import HeadScored, RoundDone
-from ccvr.experiment.pipeline import run
+from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.reproduction.budget import Budget, parse_duration
 from ccvr.experiment.reproduction.cells import Scale
 from ccvr.experiment.reproduction.heads import HEADS
 from ccvr.experiment.reproduction.items import ITEMS, Item
 from ccvr.experiment.reproduction.work import (
+    JobElsewhere,
     JobFailed,
     JobStarted,
     OutOfTime,
@@ -23,7 +30,7 @@ from ccvr.experiment.reproduction.work import (
     turns_below,
     work,
 )
-from ccvr.experiment.spec import to_toml
+from ccvr.experiment.spec import read_spec, to_toml
 from tests.experiment.reproduction import digits
 
 
@@ -49,6 +56,15 @@ def jobs(out, *ids, seeds=1, scale=digits.TINY, cells=()):
 
 def do(found, budget=None, train=True):
     return list(work(in_order(found, lambda spec: spec.training.rounds, train=train), Budget(budget)))
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
 
 
 def rounds(steps):
@@ -135,10 +151,10 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
     steps = do(jobs(tmp_path / "parts", "table8", scale=scale), budget=1e-9)
     assert steps == [OutOfTime(1)], "nothing is begun when nothing is left"
     first = []
-    for step in work(jobs(tmp_path / "parts", "table8", scale=scale), budget := Budget(1e6)):
+    clock = Clock()
+    for step in work(jobs(tmp_path / "parts", "table8", scale=scale), Budget(60, clock=clock)):
         first.append(step)
-        if isinstance(step, RoundDone):
-            object.__setattr__(budget, "seconds", 0.0)
+        clock.seconds += 61 * isinstance(step, RoundDone)
     assert (rounds(first), first[-1]) == (1, OutOfTime(1))
     (job,) = jobs(tmp_path / "parts", "table8", scale=scale)
     assert job.is_started
@@ -154,10 +170,10 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
 
 def test_the_last_round_is_not_left_without_its_calibrations(tmp_path):
     steps = []
-    for step in work(jobs(tmp_path, "table9", cells=("digits-fedprox",)), budget := Budget(1e6)):
+    clock = Clock()
+    for step in work(jobs(tmp_path, "table9", cells=("digits-fedprox",)), Budget(60, clock=clock)):
         steps.append(step)
-        if isinstance(step, RoundDone) and step.round == 2:
-            object.__setattr__(budget, "seconds", 0.0)
+        clock.seconds += 61 * (isinstance(step, RoundDone) and step.round == 2)
     assert not any(isinstance(step, OutOfTime) for step in steps)
     (job,) = jobs(tmp_path, "table9", cells=("digits-fedprox",))
     assert job.is_done
@@ -189,7 +205,8 @@ def test_a_cell_that_another_process_is_training_is_left_to_it(finished, tmp_pat
     folder = RunFolder(tmp_path / "run")
     with folder.locked():
         steps = do(jobs(tmp_path, "table8", "table9"))
-    assert [step.job.cell.name for step in steps if isinstance(step, JobFailed)] == ["digits-fedavg"]
+    assert not any(isinstance(step, JobFailed) for step in steps)
+    assert [step.job.cell.name for step in steps if isinstance(step, JobElsewhere)] == ["digits-fedavg"]
     assert next(job for job in jobs(tmp_path, "table9") if job.cell.name == "digits-fedprox").is_done
 
 
@@ -212,6 +229,86 @@ def test_analyses_of_a_figure_are_made_once(finished, tmp_path, monkeypatch):
     steps = do(jobs(tmp_path / "out", "figure99"))
     assert [step.name for step in steps if isinstance(step, Analyzed)] == ["norms"]
     assert do(jobs(tmp_path / "out", "figure99")) == []
+
+
+def test_a_run_that_another_process_began_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+    """Both found no run; the other was faster while this one read its data."""
+    (job,) = jobs(tmp_path, "table8")
+    other = start(job.spec, job.folder.path)
+    prepare = pipeline.prepare
+
+    def slow(spec):
+        setup = prepare(spec)
+        next(other)
+        return setup
+
+    with contextlib.closing(other):
+        steps = []
+        for step in work([job], Budget()):
+            if isinstance(step, JobStarted):
+                monkeypatch.setattr(pipeline, "prepare", slow_once(monkeypatch, slow, prepare))
+            steps.append(step)
+    assert steps == [JobStarted(job, 1, 1), JobElsewhere(job)]
+
+
+def slow_once(monkeypatch, slow, prepare):
+    def call(spec):
+        monkeypatch.setattr(pipeline, "prepare", prepare)
+        return slow(spec)
+
+    return call
+
+
+def test_results_without_a_spec_are_no_training(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "quick" / "digits-fedavg-s0")
+    (path / "spec.toml").unlink()
+    (job,) = jobs(tmp_path, "table8")
+    assert not job.is_trained
+    (failed,) = [step for step in do([job]) if isinstance(step, JobFailed)]
+    assert str(failed.error) == f"{path} exists and is not a run. Choose another --out."
+
+
+def test_a_damaged_run_does_not_keep_others_from_it(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "quick" / "digits-fedavg-s0")
+    (path / "results.json").write_text('{"accuracy": {')
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "spec.toml").write_text("x = 1\n")
+    steps = do(jobs(tmp_path, "table9"))
+    (failed,) = [step for step in steps if isinstance(step, JobFailed)]
+    assert str(failed.error).startswith(f"{path / 'results.json'} cannot be read (")
+    assert f"Delete it and make it again with `ccvr resume {path}`" in str(failed.error)
+    assert {job.cell.name: job.is_done for job in jobs(tmp_path, "table9")} == {
+        "digits-fedavg": False,
+        "digits-fedprox": True,
+    }
+
+
+def test_of_cells_that_cost_the_same_the_one_that_most_need_comes_first():
+    items = [ITEMS["table2"]]
+    cells = chosen_cells(items, ["cifar10-*"])
+    noise = itertools.cycle([1.0, 1.004, 0.996])
+    found = in_order(
+        jobs_of(items, cells, [(digits.TINY, 0)], Path("none"), lambda s: s), lambda _: next(noise), train=True
+    )
+    assert found[0].cell.name == "cifar10-a0.1-fedavg"
+    assert {job.cell.spec.training.algorithm for job in found[-3:]} == {"fedavgm"}, "which table2 alone needs"
+
+
+def test_where_data_lie_and_how_many_workers_hold_for_runs_that_are_there(finished, tmp_path):
+    path = shutil.copytree(finished, tmp_path / "out" / "run")
+    items, root = [ITEMS["table8"]], tmp_path / "data"
+
+    def change(spec):
+        return replace(spec, workers=2, data=replace(spec.data, root=root))
+
+    found = jobs_of(items, ["digits-fedavg"], [(digits.TINY, 0)], tmp_path / "out", change)
+    assert rounds(do(found)) == 0
+    spec = read_spec(path / "spec.toml")
+    assert (spec.workers, spec.data.root) == (2, root)
+    plain = jobs_of(items, ["digits-fedavg"], [(digits.TINY, 0)], tmp_path / "out", lambda spec: spec)
+    assert do(plain) == []
+    settle(RunFolder(path), replace(digits.PLAIN.spec, workers=None))
+    assert read_spec(path / "spec.toml") == spec, "what is not given stays"
 
 
 # --- patterns and times -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ccvr.core.errors import UsageError
@@ -24,7 +25,11 @@ class Budget:
     """Seconds from now on; None is no limit."""
 
     seconds: float | None = None
-    started: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started", self.clock())
 
     def is_spent(self) -> bool:
-        return self.seconds is not None and time.monotonic() - self.started >= self.seconds
+        return self.seconds is not None and self.clock() - self.started >= self.seconds

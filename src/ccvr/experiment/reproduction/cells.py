@@ -1,5 +1,6 @@
 """Cells: the trainings that tables and figures of the paper are made of, at several scales."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -45,6 +46,12 @@ class Scale(NamedTuple):
 SCALES: Table[Scale] = Table(
     "scale", {"paper": Scale(100, 10), "half": Scale(50, 10), "quick": Scale(10, 5)}, closed=True
 )
+
+
+def find_scale(text: str) -> Scale:
+    """A scale by name, or as rounds and local epochs: ``10x1``."""
+    numbers = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text, re.ASCII)
+    return Scale(int(numbers[1]), int(numbers[2])) if numbers else SCALES[text]
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,16 @@ from typing import Literal
 
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.experiment.reproduction.cells import CELLS, SCALES, Scale
-from ccvr.experiment.reproduction.compare import Numbers, method_of
+from ccvr.experiment.reproduction.compare import ALGORITHMS, Numbers, method_of
 from ccvr.experiment.reproduction.trained import Trainings
+from ccvr.report.paper import ALPHAS
 from ccvr.report.published import published
 from ccvr.report.sheet import DASH, Sheet
 
-ALPHAS = ("0.5", "0.1", "0.05")
-ALGORITHMS = ("fedavg", "fedprox", "fedavgm", "moon")
 REGULARISERS = ("clsnorm", "clsprox", "clsnorm-clsprox")
 HOLDS, FAILS = "holds", "does not hold"
+EXACT = 6
+"""Digits to which numbers are compared: far less than one test image, far more than floats err."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ class Comparison:
         return self._outcome(mean(larger[s] for s in common), mean(smaller[s] for s in common), len(common))
 
     def _outcome(self, larger: float, smaller: float, seeds: int) -> "Outcome":
-        holds = larger >= smaller if self.or_equal else larger > smaller
+        ahead = round(larger - smaller, EXACT)
+        holds = ahead >= 0 if self.or_equal else ahead > 0
         sign = "+" if self.larger.kind == "gain" else ""
         right = f"{smaller:{sign}.2f}" if self.smaller else "0"
         return Outcome(f"{larger:{sign}.2f} : {right}", holds, seeds)
@@ -146,7 +148,8 @@ CLAIMS = (
 
 def _scales(trainings: Trainings) -> list[Scale]:
     """Scales at which anything that the claims are about was trained, the largest first."""
-    found = {scale for cell in CELLS_OF_CLAIMS for scale in trainings.scales(CELLS[cell])}
+    sides = {side for claim in CLAIMS for each in claim.comparisons for side in (each.larger, each.smaller) if side}
+    found = {scale for side in sides for scale in trainings.scales(CELLS[side.cell])}
     return sorted(found, key=lambda scale: (-scale.size, scale))
 
 
@@ -167,8 +170,20 @@ def judge(trainings: Trainings, scale: Scale | None) -> tuple[Sheet, Sheet]:
     below = ("claim", "comparison", "scale", "seeds", "our figures", "ours", "the paper's figures", "paper")
     words = [header for header in below if header not in ("seeds", "our figures", "the paper's figures")]
     return (
-        Sheet(f"The paper's claims on CIFAR-10, on our numbers ({trained}) and on its own", top, verdicts, top),
-        Sheet("Figures behind the verdicts: accuracy in percent, gains in points", below, figures, words),
+        Sheet(
+            f"The paper's claims on CIFAR-10, on our numbers ({trained}) and on its own",
+            top,
+            verdicts,
+            top,
+            name="claims",
+        ),
+        Sheet(
+            "Figures behind the verdicts: accuracy in percent, gains in points",
+            below,
+            figures,
+            words,
+            name="comparisons",
+        ),
     )
 
 
@@ -177,7 +192,7 @@ def _verdict(outcomes: Sequence[Outcome | None]) -> list[str]:
     known = [outcome for outcome in outcomes if outcome]
     good = sum(outcome.holds for outcome in known)
     if not known:
-        return [DASH, f"0 of {len(outcomes)}", "not trained"]
+        return [DASH, DASH, "not trained"]
     counts = sorted({outcome.seeds for outcome in known})
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     verdict = HOLDS if good == len(known) else FAILS

@@ -8,12 +8,11 @@ from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.tables import Table
+from ccvr.experiment.presets import WHOLE
 from ccvr.experiment.spec import Spec
 
 NUMBERS = (50, 100, 500, 1000, 2000)
 """Virtual features per class in the paper's sweep."""
-WHOLE = "epochs=50,lr=0.001,transform=none"
-"""The paper's hyperparameters of calibration with whole data; it gives none for partial data."""
 
 HEADS: Table[str] = Table(
     "head",

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from ccvr.core.tables import Table
 from ccvr.experiment.reproduction.heads import HEADS
+from ccvr.report.paper import ALPHAS
 from ccvr.report.published import TABLES, Published, published
 
 Entries = Mapping[tuple[str, str], Published | None]
-ALPHAS = ("0.05", "0.1", "0.5")
 LEFT = "cifar10-a0.1-fedavg"
 """The cell that the paper looks at most closely."""
 THREE = tuple(f"cifar10-a0.1-{name}" for name in ("fedavg", "fedprox", "moon"))

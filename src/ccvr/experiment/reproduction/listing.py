@@ -1,54 +1,53 @@
 """What every table and figure needs, and what that costs on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from ccvr.experiment.cost import seconds_per_sample, training_samples
+from ccvr.experiment.cost import Rates, training_samples
 from ccvr.experiment.reproduction.items import Item
+from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.reproduction.work import Job
-from ccvr.experiment.spec import Spec
-from ccvr.report.sheet import Sheet
+from ccvr.report.sheet import Sheet, Value
+
+COSTS = ("trained", "recorded", "without data", "million samples", "hours")
 
 
-@dataclass(frozen=True)
-class Rates:
-    """Seconds of training, from samples and the rate of a few steps, which is measured once for each kind of step."""
-
-    measured: dict[object, float] = field(default_factory=dict)
-
-    def seconds(self, spec: Spec) -> float:
-        train = spec.training
-        kind = (spec.model.name, train.algorithm, train.clsnorm, bool(train.clsprox), spec.workers)
-        if kind not in self.measured:
-            self.measured[kind] = seconds_per_sample(spec)
-        return training_samples(spec) * self.measured[kind]
-
-
-HEADERS = ("id", "what", "cells", "trained", "million samples", "hours")
-WORDS = ("id", "what")
-
-
-def listing(items: Sequence[Item], jobs: Sequence[Job], rates: Rates, scale: str) -> Sheet:
+def listing(items: Sequence[Item], jobs: Sequence[Job], records: Trainings, rates: Rates, scale: str) -> Sheet:
     """A row for each item, and one for all together, in which shared cells count once."""
-    needed = {item.id: [job for job in jobs if item.trains and job.cell.name in item.cells] for item in items}
-    rows = [
-        [item.id, f"{item.title}{f' ({item.remark})' if item.remark else ''}", *_cost(needed[item.id], rates)]
-        for item in items
-    ]
-    rows.append(["all", "each cell once", *_cost(jobs, rates)])
-    caption = f"Tables and figures at scale {scale}; hours of training on this machine, by a few timed steps"
-    return Sheet(caption, HEADERS, rows, WORDS)
+    values: list[dict[str, Value]] = []
+    for item in items:
+        own = [job for job in jobs if item.trains and job.cell.name in item.cells]
+        what = f"{item.title}{f' ({item.remark})' if item.remark else ''}"
+        values.append({"id": item.id, "what": what, "cells": len(own), **_cost(own, records, rates)})
+    values.append({"id": "all", "what": "each cell once", "cells": len(jobs), **_cost(jobs, records, rates)})
+    caption = (
+        f"Tables and figures at scale {scale}; hours of training on this machine, by a few timed steps. "
+        "Recorded: numbers are in --results; without data: cells whose data set is not here"
+    )
+    return _sheet("list", caption, ("id", "what", "cells", *COSTS), values, ("id", "what"))
 
 
-def cell_listing(jobs: Sequence[Job], rates: Rates) -> Sheet:
+def cell_listing(jobs: Sequence[Job], records: Trainings, rates: Rates) -> Sheet:
     """A row for each cell and seed, the names that --cells takes first."""
-    rows = [[job.cell.name, str(job.spec.seed), *_cost([job], rates)[1:]] for job in jobs]
-    headers = ("cell", "seed", "trained", "million samples", "hours")
-    return Sheet("Their cells", headers, rows, ("cell",))
+    values: list[dict[str, Value]] = [
+        {"cell": job.cell.name, "seed": job.spec.seed, **_cost([job], records, rates)} for job in jobs
+    ]
+    return _sheet("cells", "Their cells", ("cell", "seed", *COSTS), values, ("cell",))
 
 
-def _cost(jobs: Sequence[Job], rates: Rates) -> list[str]:
-    trained = sum(job.is_trained for job in jobs)
+def _cost(jobs: Sequence[Job], records: Trainings, rates: Rates) -> dict[str, Value]:
     samples = sum(training_samples(job.spec) for job in jobs)
     hours = sum(rates.seconds(job.spec) for job in jobs) / 3600
-    return [str(len(jobs)), str(trained), f"{samples / 1e6:,.1f}", f"{hours:,.1f}"]
+    recorded = sum(records.get(job.cell_spec) is not None for job in jobs)
+    counts = sum(job.is_trained for job in jobs), recorded, sum(not job.has_data for job in jobs)
+    return dict(zip(COSTS, (*counts, round(samples / 1e6, 2), round(hours, 2)), strict=True))
+
+
+def _sheet(
+    name: str, caption: str, headers: Sequence[str], values: Sequence[dict[str, Value]], words: Sequence[str]
+) -> Sheet:
+    rows = [list(map(_text, row.values())) for row in values]
+    return Sheet(caption, headers, rows, words, values, name)
+
+
+def _text(value: Value) -> str:
+    return f"{value:,.{1 if value >= 10 else 2}f}" if isinstance(value, float) else str(value)

@@ -1,18 +1,25 @@
 """Trainings that are finished, in run folders and in records, found by what they trained."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccvr.core.errors import SpecError
+from ccvr.core.errors import CcvrError, SpecError
 from ccvr.core.fields import build
 from ccvr.core.run import RunFolder
 from ccvr.experiment.reproduction.cells import Cell, Scale, identity, scale_of
 from ccvr.experiment.reproduction.heads import find_label
+from ccvr.experiment.reproduction.union import same_training, united
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.report.records import is_record, read_record
 from ccvr.report.runs import RunFiles
+
+Key = tuple[object, Scale, int]
+"""What is trained, how much of it, and the seed."""
+
+
+def key_of(spec: Spec) -> Key:
+    return identity(spec), scale_of(spec), spec.seed
 
 
 @dataclass(frozen=True)
@@ -28,44 +35,83 @@ class Trained:
         return None if label is None else self.files.accuracy[label]
 
 
-def run_folders(out: Path) -> Iterator[RunFolder]:
+@dataclass(frozen=True)
+class Unusable:
+    """A file that is passed by, and why."""
+
+    reason: str
+
+
+def runs_below(out: Path) -> Iterator[tuple[RunFolder, Spec] | Unusable]:
     """Every run below a folder, finished or not."""
     for path in sorted(out.rglob("spec.toml")):
-        yield RunFolder(path.parent)
-
-
-def _finished(out: Path) -> Iterator[Trained]:
-    for folder in run_folders(out):
-        if folder.results.is_file():
-            yield Trained(read_spec(folder.spec), RunFiles.read(folder.path))
-
-
-def _recorded(results: Path) -> Iterator[Trained]:
-    for path in filter(is_record, sorted(results.rglob("*.json"))):
-        files = read_record(path)
         try:
-            yield Trained(build(Spec, files.spec), files)
+            yield RunFolder(path.parent), read_spec(path)
         except SpecError as error:
-            raise SpecError(f"{path}: {error}") from error
+            yield Unusable(str(error))
+
+
+def _finished(out: Path) -> Iterator[Trained | Unusable]:
+    for found in runs_below(out):
+        if isinstance(found, Unusable):
+            yield found
+        elif found[0].results.is_file():
+            folder, spec = found
+            try:
+                yield Trained(spec, RunFiles.read(folder.path))
+            except CcvrError as error:
+                yield Unusable(str(error))
+
+
+def _recorded(results: Path) -> Iterator[Trained | Unusable]:
+    for path in filter(is_record, sorted(results.rglob("*.json"))):
+        try:
+            files = read_record(path)
+            yield Trained(build(Spec, files.spec), files)
+        except CcvrError as error:
+            yield Unusable(str(error) if str(path) in str(error) else f"{path}: {error}")
 
 
 class Trainings:
-    """Finished trainings by cell, scale and seed. Of two that are the same the earlier one in the list counts."""
+    """Finished trainings by cell, scale and seed.
 
-    def __init__(self, trained: Sequence[Trained]) -> None:
-        self._by_cell: dict[object, dict[Scale, dict[int, Trained]]] = defaultdict(lambda: defaultdict(dict))
-        for each in trained:
-            self._by_cell[identity(each.spec)][scale_of(each.spec)].setdefault(each.spec.seed, each)
+    Files about one training are taken together. Of two trainings of one cell, scale and seed that came out differently
+    the earlier one in the list counts.
+    """
+
+    def __init__(self, found: Sequence[Trained | Unusable]) -> None:
+        self.unusable = [each.reason for each in found if isinstance(each, Unusable)]
+        self._by_key: dict[Key, Trained] = {}
+        for each in found:
+            if isinstance(each, Trained):
+                self._add(each)
+
+    def _add(self, new: Trained) -> None:
+        first = self._by_key.setdefault(key_of(new.spec), new)
+        if first is not new and same_training(first.files, new.files):
+            self._by_key[key_of(new.spec)] = Trained(first.spec, united(first.files, new.files))
+        elif first is not new:
+            paths = first.files.folder.path, new.files.folder.path
+            self.unusable.append(f"{paths[1]} is another training of the spec of {paths[0]}, which counts.")
 
     @classmethod
-    def read(cls, out: Path, results: Path) -> "Trainings":
-        """Run folders below ``out`` first, then records below ``results``."""
-        return cls([*_finished(out), *_recorded(results)])
+    def read(cls, out: Path | None, results: Path | None) -> "Trainings":
+        """Run folders below ``out`` first, then records below ``results``; without one of them the other alone."""
+        return cls([*(_finished(out) if out else ()), *(_recorded(results) if results else ())])
+
+    def __iter__(self) -> Iterator[Trained]:
+        return iter(self._by_key.values())
+
+    def get(self, spec: Spec) -> Trained | None:
+        """The training of a spec."""
+        return self._by_key.get(key_of(spec))
 
     def scales(self, cell: Cell) -> list[Scale]:
         """Scales at which a cell was trained, the largest first."""
-        return sorted(self._by_cell.get(identity(cell.spec), {}), key=lambda scale: (-scale.size, scale))
+        wanted = identity(cell.spec)
+        return sorted({scale for key, scale, _ in self._by_key if key == wanted}, key=lambda each: (-each.size, each))
 
     def seeds(self, cell: Cell, scale: Scale) -> dict[int, Trained]:
         """The trainings of a cell at a scale, by seed."""
-        return dict(sorted(self._by_cell.get(identity(cell.spec), {}).get(scale, {}).items()))
+        wanted = identity(cell.spec), scale
+        return dict(sorted((key[2], each) for key, each in self._by_key.items() if key[:2] == wanted))

@@ -1,25 +1,27 @@
 """What is missing of some tables and figures, and how it is made: cell by cell, the cheapest first."""
 
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ccvr.calibration.spec import UNCALIBRATED, Calibration
-from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageError
+from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
+from ccvr.data.catalogue import is_here
 from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, analyze
-from ccvr.experiment.bring import bring
+from ccvr.experiment.bring import bring, settle
 from ccvr.experiment.events import Event, HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.reproduction.budget import Budget
-from ccvr.experiment.reproduction.cells import CELLS, Cell, Scale, identity, scale_of
+from ccvr.experiment.reproduction.cells import CELLS, Cell, Scale, scale_of
 from ccvr.experiment.reproduction.heads import calibration_of, find_label
-from ccvr.experiment.reproduction.items import Item
-from ccvr.experiment.reproduction.trained import run_folders
-from ccvr.experiment.spec import Spec, read_spec
+from ccvr.experiment.reproduction.items import ITEMS, Item
+from ccvr.experiment.reproduction.trained import Key, Unusable, key_of, runs_below
+from ccvr.experiment.reproduction.union import unused
+from ccvr.experiment.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Job:
 
     @property
     def is_trained(self) -> bool:
-        return self.folder.results.is_file() and not self.blocked
+        return self.is_started and self.folder.results.is_file()
 
     @property
     def is_started(self) -> bool:
@@ -49,30 +51,31 @@ class Job:
     def missing_heads(self) -> list[str]:
         """Heads that a trained cell lacks."""
         results = self.folder.read_results()
-        return [head for head in self.heads if find_label(head, self._as_in_the_paper, results) is None]
+        return [head for head in self.heads if find_label(head, self.cell_spec, results) is None]
 
     def missing_analyses(self) -> list[str]:
         return [name for name in self.analyses if not self.folder.analysis(name).is_file()]
 
     @property
     def is_done(self) -> bool:
-        return self.is_trained and not self.missing_heads() and not self.missing_analyses()
+        try:
+            return self.is_trained and not self.missing_heads() and not self.missing_analyses()
+        except RunError:
+            return False  # damaged: what is wrong is told when its turn comes
 
     @property
-    def _as_in_the_paper(self) -> Spec:
+    def has_data(self) -> bool:
+        return is_here(self.spec.data.name, self.spec.data.root)
+
+    @property
+    def cell_spec(self) -> Spec:
         """The cell's own calibration options, whatever the run's are."""
         return self.cell.at(scale_of(self.spec), self.spec.seed)
 
     def missing_calibrations(self) -> list[Calibration]:
         taken = set(self.folder.read_results()["accuracy"])
-        found = [calibration_of(head, self._as_in_the_paper) for head in self.missing_heads()]
-        return [replace(each, label=_unused(each.label, taken)) for each in found]
-
-
-def _unused(label: str, taken: set[str]) -> str:
-    """The label, with a number where the run has another head of that name."""
-    names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
-    return next(name for name in names if name not in taken)
+        found = [calibration_of(head, self.cell_spec) for head in self.missing_heads()]
+        return [replace(each, label=unused(each.label, taken)) for each in found]
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,20 @@ class JobFailed:
 
 
 @dataclass(frozen=True)
+class JobElsewhere:
+    """Another process is at it, and this one leaves it to that."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
 class OutOfTime:
     """The budget is spent; ``left`` jobs are not done."""
 
     left: int
 
 
-Step = Event | Analyzed | LeftOut | JobStarted | JobFailed | OutOfTime
+Step = Event | Analyzed | LeftOut | JobStarted | JobFailed | JobElsewhere | OutOfTime
 
 
 def chosen_cells(items: Sequence[Item], patterns: Sequence[str]) -> list[str]:
@@ -132,14 +142,14 @@ def jobs_of(
                 continue
             cell = CELLS[name]
             spec = cell.at(scale, seed)
-            found = there.get((identity(spec), scale, seed))
-            folder = found or RunFolder(out / scale.folder / f"{name}-s{seed}")
+            found = there.get(key_of(spec))
+            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}")
             heads = dict.fromkeys(head for item in using for head in item.heads(name) if head != UNCALIBRATED)
             analyses = dict.fromkeys(each for item in using for each in item.analyses)
             jobs.append(
                 Job(
                     cell,
-                    read_spec(found.spec) if found else change(spec),
+                    change(found[1] if found else spec),
                     folder,
                     tuple(heads),
                     tuple(analyses),
@@ -155,24 +165,30 @@ def turns_below(out: Path, scale: Scale | None) -> list[Turn]:
     return sorted(turn for turn in found if scale in (None, turn[0]))
 
 
-def _runs_below(out: Path) -> dict[tuple[object, Scale, int], RunFolder]:
-    """Runs by what they train; finished ones before others."""
-    found: dict[tuple[object, Scale, int], RunFolder] = {}
-    for folder in sorted(run_folders(out), key=lambda folder: not folder.results.is_file()):
-        spec = read_spec(folder.spec)
-        found.setdefault((identity(spec), scale_of(spec), spec.seed), folder)
+def _runs_below(out: Path) -> dict[Key, tuple[RunFolder, Spec]]:
+    """Runs by what they train; finished ones before others. What is no run is passed by: ``Trainings`` names it."""
+    found: dict[Key, tuple[RunFolder, Spec]] = {}
+    runs = [each for each in runs_below(out) if not isinstance(each, Unusable)]
+    for folder, spec in sorted(runs, key=lambda run: not run[0].results.is_file()):
+        found.setdefault(key_of(spec), (folder, spec))
     return found
 
 
 def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bool) -> list[Job]:
     """What is left to do: first what is trained already, then what was begun; then by seed and cost.
 
-    Without ``train`` only what is trained already.
+    Of cells that cost the same within a tenth, and the time of a few steps tells no more, the one comes first that most
+    tables and figures need. Without ``train`` only what is trained already.
     """
     left = [job for job in jobs if not job.is_done and (train or job.is_trained)]
     fresh = [job for job in left if not job.is_trained]
-    costs = {id(job): seconds(job.spec) for job in fresh} if len(fresh) > 1 else {}
-    return sorted(left, key=lambda job: (not job.is_trained, not job.is_started, job.spec.seed, costs.get(id(job), 0)))
+    costs = {id(job): round(10 * math.log(seconds(job.spec))) for job in fresh} if len(fresh) > 1 else {}
+    uses = {job.cell.name: sum(job.cell.name in item.cells for item in ITEMS.values() if item.trains) for job in left}
+
+    def turn(job: Job) -> tuple[bool, bool, int, int, int]:
+        return not job.is_trained, not job.is_started, job.spec.seed, costs.get(id(job), 0), -uses[job.cell.name]
+
+    return sorted(left, key=turn)
 
 
 def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
@@ -188,13 +204,17 @@ def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
                 if may_stop and budget.is_spent() and not job.is_done:
                     yield OutOfTime(len(jobs) - number + 1)
                     return
+        except RunInUse:
+            yield JobElsewhere(job)
         except CcvrError as error:
             yield JobFailed(job, error)
 
 
 def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
     """What happens, and whether the work may be interrupted there without loss."""
-    if not job.is_trained:
+    if job.is_trained:
+        settle(job.folder, job.spec)
+    else:
         for event in bring(job.spec, job.folder.path):
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
     yield from _calibrations(job)
