@@ -101,7 +101,7 @@ def test_titles_name_method_layer_or_round_alpha_and_scale():
             "figure15",
             [
                 f"figure15-{cell}"
-                for cell in ("cifar10-a0-05", "cifar10-a0-1", "cifar10-a0-5", "cifar100-a0-5", "cinic10-a0-5")
+                for cell in ("cifar10-a0-5", "cifar10-a0-1", "cifar10-a0-05", "cifar100-a0-5", "cinic10-a0-5")
             ],
         ),
     ],
