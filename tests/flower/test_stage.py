@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import logging
 import math
 import threading
 import time
@@ -20,6 +21,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
+from flwr.supercore.run import Run
+from flwr.superlink.grid.http_grid import HttpGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +30,10 @@ import ccvr
 import ccvr.flower
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
+from ccvr.flower.federation import Federation
+from ccvr.flower.launch import free_port
 from ccvr.flower.messages import blob_of, pack
-from ccvr.flower.questions import COUNTS
+from ccvr.flower.questions import COUNTS, state_bytes
 from ccvr.models import scoring
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.moments import ClassStatistics
@@ -291,6 +296,15 @@ class SlowLink(Loopback):
         return super().pull_messages([each for each in message_ids if self.there[each] <= time.monotonic()])
 
 
+@pytest.mark.parametrize("silent", [range(100, 108), range(101, 160, 3), range(100, 150)])
+def test_many_silent_clients_hold_nobody_up(silent, monkeypatch):
+    """Also where there are many times as many as are asked at once."""
+    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
+    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=4.0, quorum=0.01)
+    assert found.missing.keys() == set(silent)
+
+
 @pytest.mark.parametrize(("timeout", "most", "missing"), [(60, 2, 0), (1.0, 8, 20)])
 def test_slow_clients_do_not_all_wait_at_the_superlink(timeout, most, missing, monkeypatch):
     """Not even where the time is too short for them: then the last ones are not asked, and named."""
@@ -301,7 +315,7 @@ def test_slow_clients_do_not_all_wait_at_the_superlink(timeout, most, missing, m
     assert most_at_once(grid) <= most
     assert len(found.missing) >= missing
     assert len(found.missing) + int(found.statistics.count.sum()) // 80 == 60
-    assert ("it was not asked" in str(found)) == bool(missing)
+    assert ("not asked within" in str(found)) == bool(missing)
 
 
 def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
@@ -398,6 +412,28 @@ def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
     found = ccvr.flower.calibrate(Slow(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=60.0)
     assert found.missing == {}
     assert int(found.statistics.count.sum()) == 240
+
+
+def test_answers_that_wait_behind_a_silent_client_are_read(monkeypatch):
+    """In the order in which they were asked; reading takes longer than anybody has patience for all of them."""
+    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+
+    class Slow(Loopback):
+        def pull_messages(self, message_ids):
+            time.sleep(0.2)
+            return super().pull_messages(message_ids)
+
+    federation = Federation(Slow(app_of(), 10, silent=[100]), {k: 100 + k for k in range(10)}, 0.5, 1.0)
+    blobs = {"state": state_bytes(small_model().state_dict())}
+    contents = {k: pack(blobs, head="4", num_classes=4) for k in range(10)}
+    read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=True))
+    assert read == list(range(1, 10))
+    assert federation.missing == {"it": {0: "no answer within 1 seconds"}}
+
+
+@pytest.mark.parametrize("timeout", [1e-9, 0.01])
+def test_however_short_the_time_everybody_is_asked_once(timeout):
+    assert ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", timeout=timeout).missing == {}
 
 
 def test_too_few_clients_are_connected():
@@ -540,8 +576,41 @@ def test_a_network_that_fails_is_nobodys_fault(call, error, monkeypatch):
         raise error
 
     monkeypatch.setattr(Loopback, call, down)
-    with pytest.raises(FederationError, match=r"^the SuperLink does not answer any more \(no route\)\. Bring it back"):
+    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(no route\)\. Bring it back"):
         ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda")
+
+
+class Leaving(Loopback):
+    """From the first such call on the SuperLink is gone: Flower's own grid, and nobody listens."""
+
+    def __init__(self, call):
+        super().__init__(app_of(), 2)
+        self.last, self.is_gone = call, False
+        self.flowers = HttpGrid(f"127.0.0.1:{free_port()}", insecure=True, token="none")
+        self.flowers.set_run(Run.create_empty(1))
+
+    def _now(self, call):
+        self.is_gone |= call == self.last
+        return self.flowers if self.is_gone else super()
+
+    def get_node_ids(self):
+        return self._now("get_node_ids").get_node_ids()
+
+    def push_messages(self, messages):
+        return self._now("push_messages").push_messages(messages)
+
+    def pull_messages(self, message_ids):
+        return self._now("pull_messages").pull_messages(message_ids)
+
+
+@pytest.mark.parametrize("call", ["get_node_ids", "push_messages", "pull_messages"])
+def test_a_superlink_that_is_gone_is_given_up(call, monkeypatch):
+    """Flower itself tries for ever, also after this test, and would write to a log that is closed."""
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    monkeypatch.setattr("ccvr.flower.link.LIMIT", 1.0)
+    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1(\.5)? seconds\)"):
+        ccvr.flower.calibrate(Leaving(call), small_model(), EXAMPLE, "lda", timeout=1.0)
 
 
 @pytest.mark.parametrize("blob", [b"no counts", overflowing(COUNTS, "total/lda")])
@@ -730,7 +799,7 @@ def test_statistics_must_not_look_protected(name, where):
 
 def test_what_cannot_be_looked_through_is_not_taken_for_harmless(monkeypatch):
     monkeypatch.setattr("ccvr.flower.masks.MOST_OBJECTS", 10)
-    with pytest.raises(FederationError, match=r"with one of more than 10 objects, perhaps.*unmasked=True"):
+    with pytest.raises(FederationError, match=r"lead to more than 10 objects, too many to tell .*unmasked=True"):
         ccvr.flower.calibrate(grid_of(1), small_model(), EXAMPLE, "lda")
 
 
@@ -794,7 +863,7 @@ def test_noise_of_a_mod_is_an_error_and_no_spoilt_statistics():
         ("lda", {"kind": "nonsense"}, CcvrError, "nonsense"),
         *(("lda", {"quorum": value}, CcvrError, "quorum is") for value in (0, -1, 1.5, math.nan, math.inf)),
         *(("lda", {"timeout": value}, CcvrError, "timeout is") for value in (0, -1, math.nan, math.inf, 1e300)),
-        *(("lda", {"num_clients": value}, CcvrError, "num_clients is") for value in (0, -1)),
+        *(("lda", {"num_clients": value}, CcvrError, "num_clients is") for value in (0, -1, 1.5)),
         ("lda", {"max_count": 0}, CcvrError, "max_count is 0"),
     ],
 )

@@ -127,13 +127,15 @@ class FlowerEngine:
 
 
 def _who_is_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:
-    for client in absent:
-        if client in clients:
-            return f"two SuperNodes are client {client}. Give each its own partition-id."
-    return (
-        f"{nodes} SuperNodes are connected, and none is client {', '.join(map(str, absent))}. "
-        f'Start one with --node-config "partition-id={absent[0]} num-partitions={number}".'
-    )
+    doubles = [client for client in absent if client in clients]
+    others = [client for client in absent if client not in clients]
+    said = [f"two SuperNodes are client {client}. Give each its own partition-id." for client in doubles[:1]]
+    if others:
+        said.append(
+            f"{nodes} SuperNodes are connected, and none is client {', '.join(map(str, others))}. "
+            f'Start one with --node-config "partition-id={others[0]} num-partitions={number}".'
+        )
+    return " ".join(said)
 
 
 def _client_of(node: int, answer: RecordDict) -> tuple[int, int]:

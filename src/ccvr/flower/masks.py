@@ -13,6 +13,8 @@ from flwr.app import RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 
+from ccvr.core.errors import FederationError
+
 SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
 """Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
 LIBRARIES = {*sys.stdlib_module_names, "ccvr", "flwr", "numpy", "torch"}
@@ -22,6 +24,7 @@ MOST_ITEMS = 100
 """Of a list that may hold mods; longer ones are data."""
 MOST_OBJECTS = 500_000
 """Of those that mods and functions lead to."""
+REMEDY = "If its answers may travel unmasked, say so in its app: register(…, unmasked=True)."
 
 
 def mask_in(state: RecordDict) -> str | None:
@@ -38,7 +41,10 @@ def mask_of(app: ClientApp) -> str | None:
     waiting, seen = deque[Any]([*app._mods, *app._registered_funcs.values()]), dict[int, Any]()
     while waiting:
         if len(seen) > MOST_OBJECTS:
-            return f"one of more than {MOST_OBJECTS:,} objects, perhaps"  # too many to tell
+            raise FederationError(
+                f"this client's mods and functions lead to more than {MOST_OBJECTS:,} objects, too many to tell "
+                f"whether secure aggregation is among them. {REMEDY}"
+            )
         thing = waiting.popleft()
         if id(thing) in seen or isinstance(thing, DATA):
             continue
@@ -53,7 +59,7 @@ def _reached(thing: Any) -> Iterator[Any]:
     """What a thing holds, and what its code names."""
     if isinstance(thing, FunctionType):
         yield from _of_function(thing)
-    elif isinstance(thing, list | tuple | set | frozenset | dict):
+    elif isinstance(thing, list | tuple | set | frozenset | deque | dict):
         if len(thing) <= MOST_ITEMS:
             yield from thing.values() if isinstance(thing, dict) else thing
     elif isinstance(thing, type):

@@ -125,7 +125,7 @@ def _require_sound(quorum: float, timeout: float, **numbers: int) -> None:
     if not 0 < timeout <= MOST_SECONDS:
         raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
     for name, number in numbers.items():
-        if not 1 <= number <= MOST_COUNT:
+        if type(number) is not int or not 1 <= number <= MOST_COUNT:
             raise SpecError(f"{name} is {number}; give a whole number from 1 to {MOST_COUNT:,}.")
 
 

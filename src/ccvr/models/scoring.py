@@ -43,7 +43,8 @@ class ClassCounts:
 
 def count(scores: Tensor, labels: Tensor) -> ClassCounts:
     """The counts of one batch of scores [B, C] with labels [B]."""
-    num_classes, labels = scores.shape[1], labels.long()
+    num_classes = scores.shape[1]
+    labels = labels if labels.is_floating_point() else labels.long()  # the former are refused below
     hits = labels[scores.argmax(1) == labels]
     return ClassCounts(
         torch.bincount(hits, minlength=num_classes).cpu(),
