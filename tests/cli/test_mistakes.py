@@ -55,7 +55,7 @@ MISTAKES = {
         f"UsageError: invalid choice 'flwr' for argument '--engine'. Expected one of ('local', 'flower'). {FROM_RUN}"
     ),
     "run --flower.quorum 0": "SpecError: flower.quorum is 0.0; give a number above 0, at most 1.",
-    "run --flower.timeout 0": "SpecError: flower.timeout is 0.0; give a number above 0.",
+    "run --flower.timeout 0": "SpecError: flower.timeout is 0.0; give seconds above 0, at most 10,000,000.",
     "run --out x --engine flower --flower.superlink link": (
         "SpecError: oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
     ),
