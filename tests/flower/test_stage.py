@@ -301,7 +301,7 @@ def test_many_silent_clients_hold_nobody_up(silent, monkeypatch):
     """Also where there are many times as many as are asked at once."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
     monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
-    found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=4.0, quorum=0.01)
+    found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=2.0, quorum=0.01)
     assert found.missing.keys() == set(silent)
 
 
@@ -323,14 +323,14 @@ def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
     read = ClassStatistics.from_bytes
 
     def slow(*arguments, **options):
-        time.sleep(0.3)
+        time.sleep(0.2)
         return read(*arguments, **options)
 
     monkeypatch.setattr(ClassStatistics, "from_bytes", slow)
     for room in (10**9, 1):
         monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
         monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.2)
-        found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=1.0)
+        found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=0.6)
         assert found.missing == {}
 
 
