@@ -37,7 +37,7 @@ from tests.flower.test_simulation import QUERY, assert_head
 
 pytestmark = pytest.mark.flower_slow
 
-LARGE = {"large": True, "stage": {"method": "ncm,kind=full", "quorum": 1.0, "num_clients": 3, "timeout": LIMIT}}
+LARGE = {"width": 1280, "stage": {"method": "ncm,kind=full", "quorum": 1.0, "num_clients": 3, "timeout": LIMIT}}
 ALL = 3 * 12 * 100
 """Samples of three clients of the large model."""
 
@@ -58,13 +58,18 @@ def deployment(tmp_path_factory):
 
 
 def test_large_statistics_in_a_deployment(deployment, tmp_path):
-    """And the server's memory does not grow with the number of clients: a third one changes nothing."""
-    two = {"name": "two", "faults": {"2": [QUERY, "nothing"]}, **LARGE}
-    found = try_cases(deployment.link, tmp_path, two, {"name": "three", **LARGE})
-    assert found["two"]["samples"] == ALL * 2 / 3
-    assert found["three"]["samples"] == ALL
-    assert found["three"]["bytes"] > 328e6
-    assert found["three"]["peak"] < 1.1 * found["two"]["peak"]
+    found = try_cases(deployment.link, tmp_path, {"name": "large", **LARGE})["large"]
+    assert found["samples"] == ALL
+    assert found["bytes"] > 328e6
+    assert found["missing"] == {}
+
+
+def test_more_clients_take_no_more_of_the_servers_memory(deployment, tmp_path):
+    """Nine clients after three: six answers more, of which not even three would have a place."""
+    few, many = ({"name": str(number), "crowd": number, "nodes": 3, "width": 512} for number in (3, 9))
+    found = try_cases(deployment.link, tmp_path, few, many)
+    assert found["9"]["samples"] == 3 * found["3"]["samples"] == 3 * ALL
+    assert found["9"]["peak"] - found["3"]["peak"] < 3 * found["3"]["bytes"]
 
 
 def test_clients_that_die_or_never_answer(deployment, tmp_path):

@@ -1,8 +1,8 @@
 """An app for tests: stages and runs, one after the other, over a real Flower, with clients that fail on demand.
 
 The test leaves ``cases.json`` in a folder; what came of each case is in NAME.json of the same folder. A case has a
-name, ``faults`` {client: [message type, what it does]}, and either ``stage`` (arguments of ccvr.flower.calibrate) or
-``run`` (a spec as TOML).
+name, ``faults`` {client: [message type, what it does]}, and one of ``stage`` (arguments of ccvr.flower.calibrate),
+``crowd`` (how many clients share the nodes) and ``run`` (a spec as TOML). ``width``, where given, is that of the features.
 """
 
 import json
@@ -24,18 +24,22 @@ from ccvr.experiment.pipeline import start
 from ccvr.experiment.spec import from_toml
 from ccvr.flower.client_app import app as run_client
 from ccvr.flower.engine import FlowerEngine
+from ccvr.flower.federation import Federation, connected
 from ccvr.flower.messages import pack
+from ccvr.flower.questions import ask_statistics, expected, state_bytes
+from ccvr.statistics.collect import Request
+from ccvr.statistics.merge import merge
 from tests.flower.small import EXAMPLE, app_of, load, small_model
 
 # --- large statistics -------------------------------------------------------------------------------------------------
 
-WIDTH, CLASSES, PER_CLASS = 1280, 100, 12
+CLASSES, PER_CLASS = 100, 12
 
 
-def large_model() -> nn.Module:
+def large_model(width: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(8, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+        return nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, CLASSES))
 
 
 def large_batches(client: int):
@@ -44,12 +48,14 @@ def large_batches(client: int):
     return [(torch.randn(len(y), 8, generator=rng) + y.unsqueeze(1) / CLASSES, y)]
 
 
-def load_large(context: Context):
-    return large_model(), large_batches(int(context.node_config["partition-id"]))
+def load_of(case):
+    if "width" not in case:
+        return load
+    return lambda context: (large_model(case["width"]), large_batches(int(context.node_config["partition-id"])))
 
 
-def model_of(case) -> nn.Module:
-    return large_model() if case.get("large") else small_model()
+def model_of(case) -> tuple[nn.Module, torch.Tensor]:
+    return (large_model(case["width"]), torch.zeros(2, 8)) if "width" in case else (small_model(), EXAMPLE)
 
 
 # --- clients ----------------------------------------------------------------------------------------------------------
@@ -85,11 +91,11 @@ class Trial(ClientApp):
             if deed == "sleep":
                 return sleep(message, scratch / f"{case['name']}.json")
             if deed == "nothing":
-                return app_of(lambda context: (model_of(case), [], []))(message, context)
+                return app_of(lambda context: (model_of(case)[0], [], []))(message, context)
             return {"fail": fail, "die": die, "lie": lie}[deed](message)
         if "run" in case:
             return run_client(message, context)
-        return app_of(load_large if case.get("large") else load)(message, context)
+        return app_of(load_of(case))(message, context)
 
 
 client = Trial()
@@ -105,7 +111,7 @@ def main(grid: Grid, context: Context) -> None:
     for case in json.loads((scratch / "cases.json").read_text()):
         (scratch / "now.json").write_text(json.dumps(case))
         try:
-            found = run(grid, scratch, case) if "run" in case else stage(grid, case)
+            found = run(grid, scratch, case) if "run" in case else (crowd if "crowd" in case else stage)(grid, case)
         except CcvrError as error:
             found = {"error": type(error).__name__, "text": str(error)}
         part = scratch / "part.json"
@@ -121,8 +127,19 @@ def run(grid: Grid, scratch: Path, case) -> dict:
     return {"results": list(events)[-1].results}
 
 
+def crowd(grid: Grid, case) -> dict:
+    """The statistics of more clients than there are nodes, merged as the stage does."""
+    model, example = model_of(case)
+    nodes = connected(grid, case["nodes"], 600)
+    federation = Federation(grid, {client: nodes[client % len(nodes)] for client in range(case["crowd"])})
+    owned = dict.fromkeys(federation.nodes, torch.full((CLASSES,), PER_CLASS))
+    like = expected(model, example, "2", Request())
+    found = merge(ask_statistics(federation, state_bytes(model.state_dict()), Request(), like, owned))
+    return {"samples": int(found.count.sum()), "bytes": found.num_bytes}
+
+
 def stage(grid: Grid, case) -> dict:
-    model, example = model_of(case), torch.zeros(2, 8) if case.get("large") else EXAMPLE
+    model, example = model_of(case)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     found = ccvr.flower.calibrate(grid, model, example, **case["stage"])
     return {
