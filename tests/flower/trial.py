@@ -2,7 +2,7 @@
 
 The test leaves ``cases.json`` in a folder; what came of each case is in NAME.json of the same folder. A case has a
 name, ``faults`` {client: [message type, what it does]}, and one of ``stage`` (arguments of ccvr.flower.calibrate),
-``crowd`` (how many clients share the nodes) and ``run`` (a spec as TOML). ``width``, where given, is that of the features.
+``crowd`` (how many clients share the nodes) and ``run`` (a spec as TOML). Large models have a ``width``.
 """
 
 import json
