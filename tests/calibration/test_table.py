@@ -314,8 +314,8 @@ def test_the_oracle_retrains_on_every_transformed_feature():
 def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, per_class, seed):
     """Sample i has feature e_i, so column i of a head that started at zero moved if and only if sample i was used."""
     y = torch.arange(C).repeat_interleave(torch.tensor(counts))
-    if not len(y):
-        return
+    if max(counts) < per_class:
+        return  # refused, see below
     y = y[torch.randperm(len(y), generator=seeded(seed))]
     options = CalibrationOptions(per_class=per_class, epochs=1, weight_decay=0, start="zero", lr=1)
     labels = y.unique()
@@ -324,6 +324,16 @@ def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, pe
     if len(labels) == 1:
         return  # one class alone is certain from the start: nothing moves
     assert [int(used[y == label].sum()) for label in range(C)] == [min(n, per_class) for n in counts]
+
+
+def test_oracle_partial_is_refused_where_it_would_be_the_oracle_under_another_name():
+    features = torch.eye(6), torch.tensor([0, 0, 0, 1, 1, 2])
+    assert oracle_partial(HEADS["linear"](6), features, replace(FAST, per_class=3), rng=seeded(0))
+    with pytest.raises(CalibrationError) as refused:
+        oracle_partial(HEADS["linear"](6), features, replace(FAST, per_class=4), rng=seeded(0))
+    assert str(refused.value) == (
+        "per_class is 4, and no class has more than 3 samples. Give fewer, or use oracle, which takes all."
+    )
 
 
 def test_oracle_partial_draws_other_samples_for_another_seed():

@@ -130,7 +130,18 @@ MISTAKES = {
         'UsageError: --budget is "-2h"; give hours, minutes or seconds: 2h, 90m, 1h30m, or 0 to train nothing.'
     ),
     "reproduce table1 --seeds 0": "UsageError: --seeds is 0; give at least 1.",
-    "reproduce table1 --scale tiny": 'UnknownName: no scale "tiny". Known: half, paper, quick.',
+    "reproduce table1 --scale tiny": (
+        'UnknownName: no scale "tiny". Known: half, paper, quick; or give rounds and local epochs, as 10x1.'
+    ),
+    "reproduce table1 --scale=": (
+        'UnknownName: no scale "". Known: half, paper, quick; or give rounds and local epochs, as 10x1.'
+    ),
+    "reproduce --cells cifar10-* table1": (
+        "UsageError: --cells takes all that follows as patterns, also table1. Give ids before it."
+    ),
+    "reproduce --list --record": (
+        "UsageError: --list shows what there is and does nothing else. Leave it out, or --claims and --record."
+    ),
     "reproduce --record": (
         "RunError: no such finished run below reproduction. Train some, or give their folder as --out."
     ),

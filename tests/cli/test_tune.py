@@ -53,8 +53,8 @@ def test_the_held_out_part_is_given_back_also_where_a_spec_file_holds_some_out(c
     assert read_spec(tmp_path / "v" / "retrained-training.lr=0.1" / "spec.toml").data.validation == 0.0
     kept = json.loads((tmp_path / "v" / "tuning.json").read_text())
     assert kept["chosen"] == {"training.lr": 0.1}
-    assert (kept["spec"]["training"]["lr"], kept["spec"]["data"]["validation"]) == (0.3, 0.2), "the spec as given"
-    assert kept["spec"]["training"]["rounds"] == 1
+    assert (kept["given"]["training"]["lr"], kept["given"]["data"]["validation"]) == (0.3, 0.2)
+    assert kept["given"]["training"]["rounds"] == 1
 
 
 def test_a_head_that_is_selected_by_what_is_held_out_cannot_be_the_last(ccvr: Command, tmp_path: Path) -> None:

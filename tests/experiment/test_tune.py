@@ -58,7 +58,7 @@ def test_both_accuracies_are_recorded(tuned):
         each.validation_accuracy for each in steps[-1].candidates
     ]
     assert kept["retrained"]["accuracy"] == steps[-1].results["accuracy"]
-    assert kept["spec"]["training"]["rounds"] == 2
+    assert kept["given"]["training"]["rounds"] == 2
 
 
 def test_what_is_trained_is_not_trained_again(tuned):

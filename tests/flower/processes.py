@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ccvr.flower.launch import SILENT, Link, free_port
+from ccvr.flower.stopping import end_all
 
 ROOT = Path(__file__).parents[2]
 TRIAL = Path(__file__).with_name("bundle")
@@ -163,6 +164,8 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        await_nobody(self.home, but="flwr-clientapp")
+        end_all(f"FLWR_HOME={self.home}")  # Flower's client of a run that ended before it began asks its node for ever
         await_nobody(self.home)
 
 
@@ -191,13 +194,14 @@ def alive(home: Path) -> list[str]:
     return found
 
 
-def await_nobody(home: Path) -> None:
+def await_nobody(home: Path, *, but: str = "nobody") -> None:
     """Flower's processes notice within seconds that their parent is gone."""
     for _ in range(600):
-        if not alive(home):
+        left = [each for each in alive(home) if but not in each]
+        if not left:
             return
         time.sleep(0.1)
-    raise AssertionError(f"left behind: {alive(home)}")
+    raise AssertionError(f"left behind: {left}")
 
 
 def await_file(path: Path) -> None:

@@ -6,6 +6,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from ccvr.experiment.events import Finished, HeadScored
 from ccvr.flower import launch, stopping
 from ccvr.flower.launch import Link, _events
 from ccvr.flower.lines import as_json
+from ccvr.flower.link import within
 
 pytestmark = pytest.mark.flower
 
@@ -157,6 +160,22 @@ def test_a_run_far_away_is_stopped_whatever_ends_us(error, link, tmp_path):
         if error:
             raise error
     assert stopped(tmp_path) == ["stop 7 far --format json"]
+
+
+def test_what_flower_raises_in_a_thread_ends_the_waiting():
+    """As its processes do when their SuperLink is gone: whoever waits for an answer frees the run folder at once."""
+    never, started = threading.Event(), time.monotonic()
+
+    def hang():
+        signal.raise_signal(signal.SIGINT)  # not in the thread that waits
+        never.wait()
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            within(60, hang)
+    finally:
+        never.set()
+    assert time.monotonic() - started < 30
 
 
 def test_a_run_that_ended_is_not_stopped(link, tmp_path):

@@ -102,6 +102,8 @@ def test_norms_follow_samples_by_their_correlation(make_shown):
     assert told("figure12", [follows, against], place=1) == (
         "Ours shows it: MOON, quick scale (correlation -1.00, FedAvg 1.00)."
     )
+    nearly = with_norms(make_shown("MOON"), [[1, 2, 3.1], [1, 2, 3.1]], counts=[counts[0]] * 2)
+    assert told("figure12", [follows, nearly], place=1).startswith("Ours does not show it"), "0.999 is 1 and noise"
 
 
 def test_unevenness_of_the_last_round(make_shown):
@@ -121,11 +123,16 @@ def test_norms_before_and_after(make_shown, after, verdict):
     assert text.startswith(f"{verdict}: FedAvg, quick scale (deviation over mean 0.500 before, ")
 
 
-def test_separability_needs_three_runs_of_a_scale(make_shown):
-    points = [(0.1, 1.0), (0.2, 2.0), (0.3, 3.0)]
-    runs = [make_shown(separability={"mean": x, "gains": {"oracle": y, "ccvr": -y}}) for x, y in points]
-    assert told("figure6", runs) == "Ours shows it: 3 runs, quick scale (correlation +1.00)."
-    assert told("figure6", [*runs[:2], replace(runs[2], scale="10 × 1")]) == "Ours cannot tell yet."
+def test_separability_needs_four_runs_of_a_scale_and_goes_by_what_whole_data_reach(make_shown):
+    runs = []
+    for distance, before, reached in [(0.1, 50.0, 60.0), (0.2, 52.0, 61.0), (0.3, 54.0, 62.0), (0.4, 56.0, 63.0)]:
+        run = make_shown(separability={"mean": distance})
+        results = {"accuracy": {"uncalibrated": before, "oracle": reached}}
+        runs.append(replace(run, files=replace(run.files, results=results)))
+    assert told("figure6", runs) == (
+        "Ours shows it: 4 runs, quick scale (correlation +1.00 with the accuracy, -1.00 with the gain)."
+    )
+    assert told("figure6", [*runs[:3], replace(runs[3], scale="10 × 1")]) == "Ours cannot tell yet."
 
 
 def curve(setting="CIFAR-10, α = 0.1", **accuracies):
@@ -144,6 +151,11 @@ def test_curves():
     )
     half = curve(**{**amounts, "oracle_partial_100": 52.5})
     assert "Ours does not show it" in told("figure4", rows=half)
+    worse = curve(**{**amounts, "oracle_partial_100": 49.6, "oracle": 49.0})
+    assert told("figure4", rows=worse).endswith("Ours cannot tell yet."), "where nothing is gained"
+    equal = curve(uncalibrated=49.35, ccvr_m50=49.35 + 1e-12, ccvr_m2000=49.35 + 2e-12)
+    assert "does not show" in told("figure7", rows=equal)
+    assert "does not show" in told("figure7", rows=equal, place=1)
     swept = {"uncalibrated": 50.0, "ccvr_m50": 51.0, "ccvr_m2000": 50.5}
     for figure in ("figure7", "figure14"):
         assert told(figure, rows=curve(**swept)) == "Ours shows it: FedAvg, α = 0.1, quick scale (+1.00)."

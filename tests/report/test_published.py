@@ -58,10 +58,12 @@ def test_printed_gains_are_differences_of_printed_means(table):
 
 
 def test_tables_that_share_an_entry_agree():
-    seen = defaultdict(set)
+    seen, spreads = defaultdict(set), defaultdict(set)
     for table in TABLES:
         for key, row in published(table).items():
             seen[key].add((row.mean, row.gain))
+            spreads[key] |= {row.std} - {None}
+    assert {key: values for key, values in spreads.items() if len(values) > 1} == {}
     assert {key: values for key, values in seen.items() if len(values) > 1} == {}
     shared = sum(ENTRIES.values()) - len(seen)
     assert shared == 33, "entries that a table repeats"

@@ -103,7 +103,7 @@ def test_a_damaged_record_is_one_clear_line(both, tmp_path, damage):
     damage(parts)
     path.write_text(json.dumps(parts))
     with pytest.raises(
-        RunError, match=r"record\.json is no record of a run \(.*\)\. Delete it, or record the run again\."
+        RunError, match=r"record\.json is no record of a run \(.*\)\. Record the run again, or update ccvr\."
     ):
         read_record(path)
 

@@ -8,7 +8,7 @@ from ccvr.report.comparison import Row
 from ccvr.report.groups import Spread
 from ccvr.report.palette import look
 from ccvr.report.published import Published
-from ccvr.report.reproduced import DRAWS, Shown, at, layer
+from ccvr.report.reproduced import DRAWS, Shown, at, layer, numbers_of
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import save_bytes
 
@@ -122,8 +122,8 @@ def test_pictures_are_of_means_of_so_many_features(figure, number, runs):
 def test_both_curves_in_the_order_of_the_amounts():
     (plate,) = draw("figure4", [])
     assert plate.panel.alt == (
-        "Test accuracy in percent by real samples per class, none, 100, 1000, all: paper (100 × 10): 60.00, 63.00, "
-        "62.00, 61.00; ours, quick (10 × 5): 50.00, 53.00, 52.00, 51.00."
+        "Test accuracy in percent by real samples per class, none, 100, 1000, all: the paper (100 × 10): 60.00, 63.00, "
+        "62.00, 61.00; ours (10 × 5): 50.00, 53.00, 52.00, 51.00."
     )
     assert [text.get_text() for text in plate.panel.figure.axes[0].get_xticklabels()] == ["none", "100", "1000", "all"]
     assert plate.of == "cell"
@@ -136,9 +136,9 @@ def test_each_scale_has_a_curve_of_its_own_that_ends_where_it_lacks_a_point():
         if row.head != "ccvr-m50"
     ]
     (plate,) = draw("figure7", [], [*some, *VIRTUAL])
-    assert legend_of(plate) == ["paper (100 × 10)", "ours, paper (100 × 10)", "ours, quick (10 × 5)"]
-    assert "; ours, paper (100 × 10): 70.00, –, 72.00, 73.00; ours, quick (10 × 5): 50.00, 51.00, 52.00, 53.00." in (
-        plate.panel.alt
+    assert legend_of(plate) == ["the paper (100 × 10)", "ours (100 × 10)", "ours (10 × 5)"]
+    assert plate.panel.alt.endswith(
+        "; ours (100 × 10): 70.00, –, 72.00, 73.00; ours (10 × 5): 50.00, 51.00, 52.00, 53.00."
     )
     curves = [list(line.get_ydata()) for line in plate.panel.figure.axes[0].lines if len(line.get_ydata()) == 4]
     assert [50.0, 51.0, 52.0, 53.0] in curves
@@ -157,4 +157,5 @@ def test_nothing_is_drawn_from_nothing(figure):
 
 def test_scales_and_layers_in_words():
     assert (at(LONG), at("10 × 1"), at("")) == ("paper scale (100 × 10)", "10 × 1 scale", "")
+    assert (numbers_of(LONG), numbers_of("10 × 1")) == ("100 × 10", "10 × 1")
     assert [layer(path) for path in ("backbone.model.layer1.2", "head")] == ["layer1", "head"]

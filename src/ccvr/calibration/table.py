@@ -93,8 +93,14 @@ def oracle(head: Head, features: tuple[Tensor, Tensor], options: CalibrationOpti
 def oracle_partial(
     head: Head, features: tuple[Tensor, Tensor], options: CalibrationOptions, *, rng: torch.Generator
 ) -> Head:
-    """``oracle`` on ``per_class`` random real features of each class."""
+    """``oracle`` on ``per_class`` random real features of each class, or on all of a class that has fewer."""
     z, y = features
+    most = int(y.bincount(minlength=1).max())
+    if len(y) and options.per_class > most:
+        raise CalibrationError(
+            f"per_class is {options.per_class:,}, and no class has more than {most:,} samples. "
+            "Give fewer, or use oracle, which takes all."
+        )
     order = torch.randperm(len(y), generator=rng)
     chosen = torch.cat([order[y[order] == label][: options.per_class] for label in range(head.weight.shape[0])])
     return oracle(head, (z[chosen], y[chosen]), options, rng=rng)

@@ -88,7 +88,7 @@ class ReproduceArguments:
 
     @property
     def chosen_scale(self) -> Scale | None:
-        return find_scale(self.scale) if self.scale else None
+        return None if self.scale is None else find_scale(self.scale)
 
     def spec(self, spec: Spec) -> Spec:
         """The spec with what decides no result, where it is given."""
@@ -102,8 +102,13 @@ class ReproduceArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ReproduceArguments, argv, prog="ccvr reproduce", about=ABOUT)
+    ids = [name for name in arguments.cells if name in ITEMS]
+    if ids:
+        raise UsageError(f"--cells takes all that follows as patterns, also {ids[0]}. Give ids before it.")
     if not (arguments.ids or arguments.list or arguments.claims or arguments.record):
         raise UsageError(f"nothing asked for. Give --list, --claims, --record, or ids: {', '.join(ITEMS)}.")
+    if arguments.list and (arguments.claims or arguments.record):
+        raise UsageError("--list shows what there is and does nothing else. Leave it out, or --claims and --record.")
     if "--cells" in argv and not arguments.cells:
         raise UsageError(
             '--cells has no value. Give patterns, as in --cells "cifar10-a0.1-*", or leave it out for all.'

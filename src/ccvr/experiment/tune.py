@@ -169,7 +169,7 @@ def _keep(
         "candidates": [asdict(candidate) for candidate in tried],
         "chosen": chosen.values,
         "retrained": {"run": path.name, "accuracy": results["accuracy"]},
-        "spec": plain(replace(spec, data=replace(spec.data, root=None))),
+        "given": plain(replace(spec, data=replace(spec.data, root=None))),
     }
     folder = RunFolder(out)
     folder.write_json(out / "tuning.json", content)

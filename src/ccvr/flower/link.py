@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -14,6 +15,8 @@ from google.protobuf.message import DecodeError
 from ccvr.core.errors import FederationError
 
 GONE = "the SuperLink does not answer ({}). Bring it back and try again."
+STEP = 0.2
+"""Seconds that a signal may have to wait."""
 LIMIT = 60.0
 """Seconds in which a SuperLink that is there says who is connected."""
 MOST_LETTERS = 300
@@ -47,7 +50,10 @@ class Call(Generic[T]):
             self._raised.append(error)
 
     def ends_within(self, seconds: float) -> bool:
-        self._thread.join(seconds)
+        """Step by step: signals that Flower's threads raise in this process do not end a step, but are heeded after."""
+        deadline = time.monotonic() + seconds
+        while self._thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            self._thread.join(min(left, STEP))
         return not self._thread.is_alive()
 
     def result(self) -> T:

@@ -7,6 +7,9 @@ from ccvr.report.groups import Spread
 from ccvr.report.published import Published
 from ccvr.report.sheet import DASH, Sheet, Value
 
+EXACT = 6
+"""Digits to which numbers are compared: far less than one test image, far more than floats err."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -36,7 +39,7 @@ def comparison(title: str, rows: Sequence[Row], name: str = "") -> Sheet:
     """A table of the paper, each entry beside ours, with how much ours was trained."""
     scales = list(dict.fromkeys(row.scale for row in rows if row.scale))
     trained = f"ours: {', '.join(scales)}" if scales else "ours: nothing yet"
-    mixed = "; scales are mixed, each row has its own" if len(scales) > 1 else ""
+    mixed = "; scales are mixed, each row has its own, and so has its gain" if len(scales) > 1 else ""
     caption = f"{title}. Test accuracy in percent; rounds × local epochs: paper: 100 × 10, {trained}{mixed}."
     return Sheet(caption, HEADERS, [_cells(row) for row in rows], WORDS, [_values(row) for row in rows], name)
 
@@ -47,9 +50,9 @@ def _cells(row: Row) -> list[str]:
     difference = None if row.difference is None else Spread(row.difference, None)
     spreads = [(paper, ""), (row.ours, ""), (difference, "+"), (theirs, "+"), (row.gain, "+")]
     numbers = [DASH if spread is None else spread.text(sign) for spread, sign in spreads]
-    if row.gain is not None and row.gain_seeds != row.seeds:  # not every seed has what the gain is counted from
-        numbers[-1] += f" ({row.gain_seeds} of {row.seeds} seeds)"
-    return [row.setting, row.method, *numbers, str(row.seeds or DASH), row.scale.partition(" (")[0] or DASH]
+    is_part = row.gain is not None and row.gain_seeds != row.seeds  # not every seed has what the gain is counted from
+    seeds = f"{row.seeds}, gain {row.gain_seeds}" if is_part else str(row.seeds or DASH)
+    return [row.setting, row.method, *numbers, seeds, row.scale.partition(" (")[0] or DASH]
 
 
 def _values(row: Row) -> dict[str, Value]:

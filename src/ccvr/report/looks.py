@@ -3,6 +3,7 @@
 import numpy as np
 
 from ccvr.core.arrays import Array
+from ccvr.report.comparison import EXACT
 from ccvr.report.figures.clients import round_norms
 from ccvr.report.figures.likeness import OWN
 from ccvr.report.reproduced import layer
@@ -77,8 +78,9 @@ def norms_follow_samples(run: RunFiles) -> Found:
 
 
 def leans_less(run: RunFiles, peer: RunFiles) -> Found:
+    """By half at least: whose first rounds are the same differs by rounding."""
     own, other = _lean(run, 0), _lean(peer, 0)
-    return None if own is None or other is None else (f"correlation {own:.2f}, FedAvg {other:.2f}", own < other)
+    return None if own is None or other is None else (f"correlation {own:.2f}, FedAvg {other:.2f}", own < other / 2)
 
 
 def _unevenness(norms: Array) -> float:
@@ -105,14 +107,14 @@ def norms_get_even(run: RunFiles) -> Found:
 
 def most_of_the_gain(found: dict[str, float]) -> Found:
     some, whole = (found[head] - found[UNCALIBRATED] for head in ("oracle-partial-100", "oracle"))
-    return f"{some:+.2f} of {whole:+.2f}", some > whole / 2
+    return (f"{some:+.2f} of {whole:+.2f}", some > whole / 2) if whole > 0 else None
 
 
 def few_do_much(found: dict[str, float]) -> Found:
     gain = found["ccvr-m50"] - found[UNCALIBRATED]
-    return f"{gain:+.2f}", gain > 0
+    return f"{gain:+.2f}", round(gain, EXACT) > 0
 
 
 def more_do_more(found: dict[str, float]) -> Found:
     few, many = found["ccvr-m50"], found["ccvr-m2000"]
-    return f"{few:.2f}, {many:.2f}", many > few
+    return f"{few:.2f}, {many:.2f}", round(many - few, EXACT) > 0

@@ -103,7 +103,7 @@ def read_record(path: Path) -> RunFiles:
             analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
         )
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is no record of a run ({error}). Delete it, or record the run again.") from error
+        raise RunError(f"{path} is no record of a run ({error}). Record the run again, or update ccvr.") from error
     return run
 
 

@@ -13,7 +13,7 @@ from ccvr.report.published import Published
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 
 AMOUNTS = {UNCALIBRATED: "none", "oracle-partial-100": "100", "oracle-partial-1000": "1000", "oracle": "all"}
-PAPER = "paper (100 × 10)"
+PAPER = "the paper (100 × 10)"
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ def at(scale: str) -> str:
     """``quick (10 × 5)`` → ``quick scale (10 × 5)``: what is of the scale "paper" is not the paper's."""
     name, bracket, numbers = scale.partition(" (")
     return f"{name} scale{bracket}{numbers}" if name else ""
+
+
+def numbers_of(scale: str) -> str:
+    """``quick (10 × 5)`` → ``10 × 5``."""
+    return scale.partition(" (")[2].rstrip(")") or scale
 
 
 def _joined(*parts: str) -> str:
@@ -155,8 +160,9 @@ def _curves(rows: Sequence[Row], amounts: Mapping[str, str], x: str) -> Iterator
     for cell in dict.fromkeys(row.cell for row in rows):
         own = [row for row in rows if row.cell == cell]
         every: dict[str, dict[str, Spread | Published]] = {PAPER: {row.head: row.paper for row in own if row.paper}}
-        for scale in dict.fromkeys(row.scale for row in own if row.scale):
-            every[f"ours, {scale}"] = {row.head: row.ours for row in own if row.ours and row.scale == scale}
+        for scale, seeds in dict.fromkeys((row.scale, row.seeds) for row in own if row.ours):
+            name = _joined(f"ours ({numbers_of(scale)})", f"{seeds} seeds" if seeds > 1 else "")
+            every[name] = {row.head: row.ours for row in own if row.ours and row.scale == scale}
         series = {
             name: [(float(place), each[head].mean if head in each else math.nan) for place, head in enumerate(order)]
             for name, each in every.items()

@@ -51,29 +51,44 @@ class Sheet:
 
 @dataclass(frozen=True)
 class OnTerminal:
-    """A sheet as rich draws it, no wider than the terminal. Numbers stay whole; words are broken where it is narrow."""
+    """A sheet as rich draws it. Words are broken where the terminal is narrow; numbers stay whole, also in lines that
+    are then longer than it.
+    """
 
     sheet: Sheet
 
+    @property
+    def least_width(self) -> int:
+        """Columns without which numbers would be cut."""
+        widths = self._narrowed(self._widths(self._close(self.sheet.rows)), 0)
+        return sum(widths) + len(widths)
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        sheet, hidden = self.sheet, 1 if self.sheet.has_sections else 0
-        rows, gap = [row[hidden:] for row in sheet.rows], 2
+        sheet = self.sheet
+        rows, gap = self._shown(sheet.rows), 2
         widths = self._widths(rows)
         if sum(widths) + gap * len(widths) > options.max_width:
-            rows, gap = [[cell.replace(" ± ", "±") for cell in row] for row in rows], 1
+            rows, gap = self._close(sheet.rows), 1
             widths = self._narrowed(self._widths(rows), options.max_width - gap * len(widths))
         yield Text(sheet.caption, style="table.title")
         yield self._part([], widths, gap)
         starts = [number for number in range(len(rows)) if sheet.opens_section(number)]
         for start, end in itertools.pairwise([*starts, len(rows)]):
-            if hidden:
+            if sheet.has_sections:
                 yield Text(sheet.rows[start][0], style="bold")
             yield self._part(rows[start:end], widths, gap)
         yield Text()
 
+    def _shown(self, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+        """Rows without what their section says."""
+        return [row[1 if self.sheet.has_sections else 0 :] for row in rows]
+
+    def _close(self, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+        return [[cell.replace(" ± ", "±") for cell in row] for row in self._shown(rows)]
+
     @property
     def _names(self) -> Sequence[str]:
-        return self.sheet.headers[1 if self.sheet.has_sections else 0 :]
+        return self._shown([self.sheet.headers])[0]
 
     def _heading(self, name: str) -> str:
         """Numbers are narrow, and what stands above them is made so."""
@@ -113,7 +128,8 @@ def show_sheets(sheets: Sequence[Sheet], name: str = "terminal") -> None:
         if isinstance(made, str):
             print(made)
         else:
-            Console(width=None if sys.stdout.isatty() else UNWRAPPED).print(made)
+            wide = Console().width if sys.stdout.isatty() else UNWRAPPED
+            Console(width=max(wide, made.least_width)).print(made)
 
 
 def markdown(sheet: Sheet) -> str:

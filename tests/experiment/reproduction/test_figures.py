@@ -141,9 +141,7 @@ def test_a_curve_is_of_one_scale():
     long = trained(CELL, {"uncalibrated": 60.0, "ccvr-m2000": 64.0}, scale=PAPER)
     drawing = drawn("figure7", trained(CELL, sweep), long)
     (alt,) = [panel.alt for panel in drawing.panels if "α = 0.1" in panel.alt]
-    assert (
-        "; ours, paper (100 × 10): 60.00, –, –, –, –, 64.00; ours, quick (10 × 5): 50.00, 54.00, 55.00, –, –, –." in alt
-    )
+    assert "; ours (100 × 10): 60.00, –, –, –, –, 64.00; ours (10 × 5): 50.00, 54.00, 55.00, –, –, –." in alt
     assert CELL in drawing.lacks, "no scale has 500"
 
 
@@ -160,3 +158,16 @@ def test_titles_stand_above_the_drawing(figure):
     (title,) = [text for text in drawing.texts if text.get_text() == drawing.get_suptitle()]
     assert max(axes.get_tightbbox(renderer).y1 for axes in drawing.axes) <= title.get_window_extent(renderer).y0
     assert title.get_window_extent(renderer).y1 <= drawing.bbox.y1
+
+
+def test_a_curve_is_of_one_set_of_seeds():
+    """The two that have all of it; a third that has its ends alone would bend it."""
+    heads = {"uncalibrated": 50.0, "ccvr-m50": 54.0, "ccvr-m2000": 56.0}
+    found = [trained(CELL, heads, seed=0), trained(CELL, {head: value + 2 for head, value in heads.items()}, seed=1)]
+    found += [trained(CELL, {"uncalibrated": 20.0, "ccvr-m2000": 22.0}, seed=2)]
+    drawing = drawn("figure7", *found)
+    (alt,) = [panel.alt for panel in drawing.panels if "ours" in panel.alt]
+    assert alt.endswith("; ours (10 × 5), 2 seeds: 51.00, 55.00, –, –, –, 57.00.")
+    assert any(text.endswith("(+4.00).") for text in drawing.findings)
+    alone = drawn("figure7", found[2])
+    assert any("; ours (10 × 5): 20.00, –, –, –, –, 22.00" in panel.alt for panel in alone.panels)

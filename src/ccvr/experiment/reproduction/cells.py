@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ccvr.core.errors import UnknownName
 from ccvr.core.tables import Table
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, training_settings
@@ -51,7 +52,12 @@ SCALES: Table[Scale] = Table(
 def find_scale(text: str) -> Scale:
     """A scale by name, or as rounds and local epochs: ``10x1``."""
     numbers = re.fullmatch(r"([1-9][0-9]*)x([1-9][0-9]*)", text, re.ASCII)
-    return Scale(int(numbers[1]), int(numbers[2])) if numbers else SCALES[text]
+    if numbers:
+        return Scale(int(numbers[1]), int(numbers[2]))
+    if text not in SCALES:
+        known = ", ".join(sorted(SCALES))
+        raise UnknownName(f'no scale "{text}". Known: {known}; or give rounds and local epochs, as 10x1.')
+    return SCALES[text]
 
 
 @dataclass(frozen=True)

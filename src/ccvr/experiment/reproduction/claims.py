@@ -9,14 +9,13 @@ from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.experiment.reproduction.cells import CELLS, SCALES, Scale
 from ccvr.experiment.reproduction.compare import ALGORITHMS, Numbers, method_of
 from ccvr.experiment.reproduction.trained import Trainings
+from ccvr.report.comparison import EXACT
 from ccvr.report.paper import ALPHAS
 from ccvr.report.published import published
 from ccvr.report.sheet import DASH, Sheet
 
 REGULARISERS = ("clsnorm", "clsprox", "clsnorm-clsprox")
 HOLDS, FAILS = "holds", "does not hold"
-EXACT = 6
-"""Digits to which numbers are compared: far less than one test image, far more than floats err."""
 
 
 @dataclass(frozen=True)

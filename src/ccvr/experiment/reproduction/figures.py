@@ -97,16 +97,18 @@ def _apart(name: str, cells: Sequence[str]) -> str:
 
 
 def _rows(item: Item, cells: Sequence[Cell], trainings: Trainings, scale: Scale | None) -> list[Row]:
-    """Entries of the figure at every scale that has them; those that none has, once."""
-    names = {cell.name for cell in cells}
-    entries = {key: paper for key, paper in item.entries.items() if key[0] in names}
-    scales = dict.fromkeys(each for cell in cells for each in trainings.scales(cell))
-    chosen = [scale] if scale else sorted(scales, key=lambda each: each.size, reverse=True)
-    found = [row for each in chosen for row in compare(entries, trainings, each) if row.ours]
-    there = {(row.cell, row.head) for row in found}
-    lacking = {key: paper for key, paper in entries.items() if key not in there}
-    rows = [*found, *compare(lacking, trainings, scale)]
-    return sorted(rows, key=lambda row: list(entries).index((row.cell, row.head)))
+    """Entries of the figure at every scale that has them, those of a cell on the same seeds; what none has, once."""
+    rows: list[Row] = []
+    for cell in cells:
+        entries = {key: paper for key, paper in item.entries.items() if key[0] == cell.name}
+        whole = trainings.whole(cell, item.heads(cell.name))
+        chosen = [scale] if scale else whole.scales(cell)
+        found = [row for each in chosen for row in compare(entries, whole, each) if row.ours]
+        there = {(row.cell, row.head) for row in found}
+        lacking = {key: paper for key, paper in entries.items() if key not in there}
+        own = [*found, *compare(lacking, whole, scale)]
+        rows += sorted(own, key=lambda row: list(entries).index((row.cell, row.head)))
+    return rows
 
 
 def _runs(cell: Cell, item: Item, trainings: Trainings, scale: Scale | None) -> Iterator[Shown]:

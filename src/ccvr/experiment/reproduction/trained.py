@@ -1,6 +1,6 @@
 """Trainings that are finished, in run folders and in records, found by what they trained."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +110,18 @@ class Trainings:
         """Scales at which a cell was trained, the largest first."""
         wanted = identity(cell.spec)
         return sorted({scale for key, scale, _ in self._by_key if key == wanted}, key=lambda each: (-each.size, each))
+
+    def whole(self, cell: Cell, heads: Collection[str]) -> "Trainings":
+        """Those of a cell that have all of these heads that any of the same scale has: all numbers are of one set of
+        seeds. Where none has all, the seeds that have the most.
+        """
+        kept: list[Trained] = []
+        for scale in self.scales(cell):
+            every = self.seeds(cell, scale).values()
+            has = [{head for head in heads if each.accuracy(head, cell) is not None} for each in every]
+            most = max(has, key=len)
+            kept += [each for each, own in zip(every, has, strict=True) if own >= most]
+        return Trainings(kept)
 
     def seeds(self, cell: Cell, scale: Scale) -> dict[int, Trained]:
         """The trainings of a cell at a scale, by seed."""
