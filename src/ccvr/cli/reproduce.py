@@ -23,6 +23,7 @@ from ccvr.experiment.reproduction.figures import draw, told
 from ccvr.experiment.reproduction.items import ITEMS, Item
 from ccvr.experiment.reproduction.listing import cell_listing, listing
 from ccvr.experiment.reproduction.record import record
+from ccvr.experiment.reproduction.rounds import by_round
 from ccvr.experiment.reproduction.trained import Trainings
 from ccvr.experiment.reproduction.work import (
     Job,
@@ -227,6 +228,9 @@ def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[
 
 
 def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> Sheet:
+    if item.by_round:
+        own = [cell for cell in item.cells if cell in cells]
+        return by_round(item.title, own, trainings, arguments.chosen_scale, item.id)
     entries = {key: paper for key, paper in item.entries.items() if key[0] in cells}
     rows = [row for row in compare(entries, trainings, arguments.chosen_scale) if row.paper or row.ours]
     return comparison(item.title, rows, item.id)

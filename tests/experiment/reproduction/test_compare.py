@@ -1,5 +1,7 @@
 """Our numbers beside the paper's, computed by hand."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +10,7 @@ from ccvr.experiment.reproduction.cells import CELLS, Scale
 from ccvr.experiment.reproduction.claims import CLAIMS, judge
 from ccvr.experiment.reproduction.compare import Numbers, compare, method_of, setting_of
 from ccvr.experiment.reproduction.items import ITEMS
+from ccvr.experiment.reproduction.rounds import by_round
 from ccvr.report.published import published
 from tests.experiment.reproduction.made import PAPER, QUICK, trained, trainings
 
@@ -86,6 +89,34 @@ def test_a_table_is_sorted_by_setting_and_keeps_the_papers_order_within():
     assert settings[:2] == ["CIFAR-10, α = 0.5", "CIFAR-10, α = 0.1"]
     assert [each.method for each in rows[:5]] == ["FedAvg", "FedProx", "FedAvgM", "MOON", "FedAvg + CCVR"]
     assert all(each.ours is None for each in rows)
+
+
+def test_accuracy_after_each_tenth_of_the_rounds():
+    def with_rounds(cell, accuracies, **options):
+        found = trained(cell, {"uncalibrated": accuracies[-1]}, **options)
+        rounds = [{"round": number, "accuracy": value} for number, value in enumerate(accuracies, start=1)]
+        return replace(found, files=replace(found.files, rounds=rounds))
+
+    long = [float(number) if number != 20 else None for number in range(1, 101)]
+    found = trainings(
+        with_rounds("cifar10-a0.5-fedavg", [1.0] * 10),
+        with_rounds(CELL, long, scale=PAPER),
+        with_rounds(CELL, [float(number) for number in range(10)]),
+        with_rounds(CELL, [float(number) + 4 for number in range(10)], seed=1),
+        with_rounds("cifar10-a0.5-moon", [2.0] * 25, scale=Scale(25, 1)),
+    )
+    cells = [CELL, "cifar10-a0.5-fedavg", "cifar10-a0.5-moon"]
+    sheet = by_round("T", cells, found, None, "rounds")
+    assert [row[:4] for row in sheet.rows] == [
+        ["CIFAR-10, α = 0.1", "FedAvg", "paper", "1"],
+        ["CIFAR-10, α = 0.1", "FedAvg", "quick", "2"],
+        ["CIFAR-10, α = 0.5", "FedAvg", "quick", "1"],
+        ["CIFAR-10, α = 0.5", "MOON", "25 × 1", "1"],
+    ]
+    assert sheet.rows[0][4:] == ["10.00", "–", *(f"{tenth}0.00" for tenth in range(3, 11))], "not evaluated after 20"
+    assert sheet.rows[1][4:] == [f"{number + 2}.00" for number in range(10)]
+    assert sheet.rows[3][4:] == ["2.00"] * 10
+    assert len(by_round("T", cells, found, QUICK, "rounds").rows) == 2
 
 
 def test_names_for_people():

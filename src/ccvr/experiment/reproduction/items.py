@@ -29,6 +29,8 @@ class Item:
     """What cannot be had, and what stands in its place."""
     counterpart: bool = False
     """Whether it is on CIFAR-10 what the paper has on data that cannot be had."""
+    by_round: bool = False
+    """Whether it shows accuracies by round, not those of heads."""
     trains: bool = True
     """Whether its cells must be trained; who owns what is known without."""
 
@@ -65,10 +67,9 @@ def _has_data(cell: str, head: str) -> bool:
 
 NO_CINIC = "CINIC-10 is not to be had here; ours is the counterpart on CIFAR-10, alpha 0.1"
 NO_IMAGENET = "ImageNet and ResNet-50 are not to be had; ours is the counterpart on CIFAR-10, the run's own network"
-OF_CALIBRATORS = (
-    *_alphas("fedavg"),
-    *("cifar100-a0.1-fedavg-simple-cnn", "cifar100-a0.5-fedavg-simple-cnn", "cifar100-a0.5-fedavg"),
-)
+SMALL_NETWORK = ("cifar100-a0.1-fedavg-simple-cnn", "cifar100-a0.5-fedavg-simple-cnn")
+"""CIFAR-100 with the network of CIFAR-10."""
+OF_CALIBRATORS = (*_alphas("fedavg"), *SMALL_NETWORK, "cifar100-a0.5-fedavg")
 
 _ITEMS = (
     Item("table1", "Regularisation and calibration (Table 1)", _entries("table1")),
@@ -144,6 +145,12 @@ _ITEMS = (
         "All calibrators (not in the paper)",
         {(cell, head): _anywhere(cell, head) for cell in OF_CALIBRATORS for head in HEADS if _has_data(cell, head)},
         remark="ours alone: what other calibrators make of the same statistics",
+    ),
+    Item(
+        "rounds",
+        "Accuracy by round (not in the paper)",
+        more_cells=(*(cell for table in ("table2", "table1") for cell, _ in published(table)), *SMALL_NETWORK),
+        by_round=True,
     ),
 )
 ITEMS: Table[Item] = Table("table or figure", {item.id: item for item in _ITEMS}, closed=True)
