@@ -112,6 +112,8 @@ def test_latex_sets_every_character():
         r"CIFAR-10, $\alpha$ = 0.1 & FedAvg + CCVR & 62.68 $\pm$ 0.54 & 61.99 $\pm$ 0.49 & $-$0.69 & $+$4.13 &" in text
     )
     assert r"quick (10 $\times$ 5)" in text
+    assert "label" not in text
+    assert "\\label{tab:table2}\n" in latex(comparison("T", [FULL], "table2"))
     assert r"& 3 & quick \\" in text
     assert r"& ours $-$ paper &" in text
     assert text.count(r"\midrule") == 1, "settings that stand in one row each are no sections"

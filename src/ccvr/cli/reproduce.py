@@ -130,6 +130,9 @@ def command(argv: list[str]) -> None:
     trainings = Trainings.read(arguments.out, arguments.results)
     for reason in trainings.unusable:
         print(f"Left out: {reason}", file=sys.stderr)
+    if not (list(trainings) or trainings.unusable or failures):
+        where = f"{arguments.out} or {arguments.results}"
+        print(f"Nothing of ours is in {where}; the paper's numbers stand alone.", file=sys.stderr)
     _show(arguments, items, cells, trainings)
     if failures:
         first = failures[0]

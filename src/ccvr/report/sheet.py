@@ -188,6 +188,7 @@ def latex(sheet: Sheet) -> str:
     """A table for the package booktabs."""
     columns = "".join("l" if header in sheet.words else "r" for header in sheet.headers)
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(sheet.caption)}}}"]
+    lines += [rf"\label{{tab:{sheet.name}}}"] if sheet.name else []
     lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(sheet.headers)]
     for number, row in enumerate(sheet.rows):
         if sheet.opens_section(number):
