@@ -177,7 +177,9 @@ def test_a_candidate_without_counts_is_refused():
 def test_nothing_held_out_is_refused(replies):
     with pytest.raises(CalibrationError) as refused:
         ccvr.select({"uncalibrated": 1, "ccvr": 2}, replies)
-    assert str(refused.value) == ("no client held out any samples, so nothing can be compared. Set data.validation.")
+    assert str(refused.value) == (
+        "no client held out any samples, so nothing can be compared. Hold some out: in a run with data.validation."
+    )
 
 
 def test_an_original_that_is_no_candidate_is_refused():

@@ -49,3 +49,16 @@ def overflowing(format: str, name: str) -> bytes:
     entry = {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}
     header = json.dumps({"__metadata__": {"ccvr": json.dumps({"format": format})}, name: entry}).encode()
     return struct.pack("<Q", len(header)) + header
+
+
+def misbehaving(*nodes, how):
+    """A mod that lets some nodes answer as ``how(message)`` says."""
+
+    def mod(message, context, call_next):
+        return how(message) if context.node_id in nodes else call_next(message, context)
+
+    return mod
+
+
+def fail(message):
+    raise RuntimeError("out of luck\nand more lines")

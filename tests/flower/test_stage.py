@@ -1,28 +1,13 @@
 """The stage for any app: what it gives, whom it names, what it refuses."""
 
-import functools
 import gc
-import logging
 import math
-import threading
-import time
-import types
 import weakref
-from dataclasses import dataclass
 
-import flwr.client.mod
-import httpx
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
-from flwr.client.mod import secaggplus_mod
-from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import LocalDpMod
-from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, validate_object_content
-from flwr.supercore.run import Run
-from flwr.superlink.grid.http_grid import HttpGrid
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,16 +15,12 @@ import ccvr
 import ccvr.flower
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
-from ccvr.flower.federation import Federation
-from ccvr.flower.launch import free_port
 from ccvr.flower.messages import blob_of, pack
-from ccvr.flower.questions import COUNTS, state_bytes
+from ccvr.flower.questions import COUNTS
 from ccvr.models import scoring
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import FORMAT
-from tests.flower.loopback import Loopback
-from tests.flower.small import EXAMPLE, app_of, batches_of, grid_of, load, overflowing, small_model
+from tests.flower.small import EXAMPLE, batches_of, fail, grid_of, load, misbehaving, overflowing, small_model
 
 pytestmark = pytest.mark.flower
 
@@ -256,98 +237,7 @@ def test_a_clients_own_min_count_wins():
         assert int(found.statistics.withheld) == 126 - sum(count)
 
 
-def most_at_once(grid):
-    """How many questions were open at the same time, at most."""
-    return max(grid.open)
-
-
-def test_large_statistics_do_not_all_wait_at_the_superlink(monkeypatch):
-    """As many clients are asked as fit; the next when one has answered."""
-    size = ccvr.collect(small_model(), batches_of(0), num_classes=4, kind="pooled").num_bytes
-    for room, most in ((10 * size, 6), (3 * size, 3), (1, 2)):
-        monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
-        grid = grid_of(6)
-        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=10**6)
-        assert most_at_once(grid) == most
-        assert len(grid.sent) == 6
-
-
-def test_silent_clients_hold_nobody_up(monkeypatch):
-    """Others are asked after a quarter of the time, although the first two never answer."""
-    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    found = ccvr.flower.calibrate(grid_of(6, silent=[100, 101]), small_model(), EXAMPLE, "lda", timeout=3)
-    assert found.missing.keys() == {100, 101}
-    assert int(found.statistics.count.sum()) == 4 * 80
-
-
-class SlowLink(Loopback):
-    """Answers come one by one, ``seconds`` after each other."""
-
-    seconds, free = 0.05, 0.0
-
-    def push_messages(self, messages):
-        numbers = super().push_messages(messages)
-        for number in numbers:
-            self.free = max(self.free, time.monotonic()) + self.seconds
-            self.there = {**getattr(self, "there", {}), number: self.free}
-        return numbers
-
-    def pull_messages(self, message_ids):
-        return super().pull_messages([each for each in message_ids if self.there[each] <= time.monotonic()])
-
-
-@pytest.mark.parametrize("silent", [range(100, 108), range(101, 160, 3), range(100, 150)])
-def test_many_silent_clients_hold_nobody_up(silent, monkeypatch):
-    """Also where there are many times as many as are asked at once."""
-    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
-    found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=2.0, quorum=0.01)
-    assert found.missing.keys() == set(silent)
-
-
-@pytest.mark.parametrize(("timeout", "most", "missing"), [(60, 2, 0), (1.0, 8, 20)])
-def test_slow_clients_do_not_all_wait_at_the_superlink(timeout, most, missing, monkeypatch):
-    """Not even where the time is too short for them: then the last ones are not asked, and named."""
-    monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
-    grid = SlowLink(app_of(), 60)
-    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=timeout, quorum=0.01)
-    assert most_at_once(grid) <= most
-    assert len(found.missing) >= missing
-    assert len(found.missing) + int(found.statistics.count.sum()) // 80 == 60
-    assert ("not asked within" in str(found)) == bool(missing)
-
-
-def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
-    """All have answered at once, and folding takes longer than anybody is waited for."""
-    read = ClassStatistics.from_bytes
-
-    def slow(*arguments, **options):
-        time.sleep(0.2)
-        return read(*arguments, **options)
-
-    monkeypatch.setattr(ClassStatistics, "from_bytes", slow)
-    for room in (10**9, 1):
-        monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
-        monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.2)
-        found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=0.6)
-        assert found.missing == {}
-
-
 # --- whom it names ----------------------------------------------------------------------------------------------------
-
-
-def misbehaving(*nodes, how):
-    """A mod that lets some nodes answer as ``how(message)`` says."""
-
-    def mod(message, context, call_next):
-        return how(message) if context.node_id in nodes else call_next(message, context)
-
-    return mod
-
-
-def fail(message):
-    raise RuntimeError("out of luck\nand more lines")
 
 
 @given(st.integers(1, 6), st.sets(st.integers(0, 5)), st.sampled_from([0.01, 0.25, 0.5, 0.75, 1.0]))
@@ -370,86 +260,6 @@ def test_quorum(number, failing, quorum):
         named = [node for node in failing if f"client {node} (RuntimeError: out of luck)" in said]
         assert len(named) == min(len(failing), 5)
         assert "\n" not in said
-
-
-def test_a_silent_client_is_waited_for_until_the_time_is_over():
-    found = ccvr.flower.calibrate(grid_of(3, silent=[101]), small_model(), EXAMPLE, "lda", timeout=0.5)
-    assert found.missing == {101: f"{QUESTION}: no answer within 0.5 seconds"}
-    with pytest.raises(
-        FederationError, match=r"1 of 3 clients .* client 101 \(no answer within 0.5 seconds\), client 102"
-    ):
-        ccvr.flower.calibrate(grid_of(3, silent=[101, 102]), small_model(), EXAMPLE, "lda", timeout=0.5)
-
-
-def test_an_answer_that_never_arrives_whole_does_not_hold_up_the_stage(monkeypatch):
-    """Flower waits for hours for the chunks of an announced answer; the others have their turn meanwhile."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
-    is_over = threading.Event()
-
-    class Stuck(Loopback):
-        def pull_messages(self, message_ids):
-            if self._waiting[message_ids[0]].metadata.dst_node_id != 100:
-                return super().pull_messages(message_ids)
-            is_over.wait(60)
-            return []
-
-    found = ccvr.flower.calibrate(Stuck(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=2.0)
-    is_over.set()
-    assert found.missing == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
-    assert int(found.statistics.count.sum()) == 160
-
-
-def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
-    """Also where it takes longer than the others wait for it."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.1)
-
-    class Slow(Loopback):
-        def pull_messages(self, message_ids):
-            if self._waiting[message_ids[0]].metadata.dst_node_id == 100:
-                time.sleep(1)
-            return super().pull_messages(message_ids)
-
-    found = ccvr.flower.calibrate(Slow(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=60.0)
-    assert found.missing == {}
-    assert int(found.statistics.count.sum()) == 240
-
-
-def test_answers_that_wait_behind_a_silent_client_are_read(monkeypatch):
-    """In the order in which they were asked; reading takes longer than anybody has patience for all of them."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
-
-    class Slow(Loopback):
-        def pull_messages(self, message_ids):
-            time.sleep(0.2)
-            return super().pull_messages(message_ids)
-
-    federation = Federation(Slow(app_of(), 10, silent=[100]), {k: 100 + k for k in range(10)}, 0.5, 1.0)
-    blobs = {"state": state_bytes(small_model().state_dict())}
-    contents = {k: pack(blobs, head="4", num_classes=4) for k in range(10)}
-    read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=True))
-    assert read == list(range(1, 10))
-    assert federation.missing == {"it": {0: "no answer within 1 seconds"}}
-
-
-@pytest.mark.parametrize("timeout", [1e-9, 0.01])
-def test_however_short_the_time_everybody_is_asked_once(timeout):
-    assert ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", timeout=timeout).missing == {}
-
-
-def test_too_few_clients_are_connected():
-    with pytest.raises(FederationError, match=r"2 of 3 clients connected within 0\.3 seconds"):
-        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", num_clients=3, timeout=0.3, quorum=1.0)
-
-
-def test_who_is_not_connected_is_counted_by_the_quorum_and_told():
-    ask = functools.partial(ccvr.flower.calibrate, model=small_model(), example=EXAMPLE, method="lda", timeout=0.3)
-    found = ask(grid_of(2), num_clients=4)
-    assert found.absent == 2
-    assert found.missing == {}
-    assert str(found).endswith("missing: 2 not connected")
-    with pytest.raises(FederationError, match=r"^1 of 4 clients answered .* 2 are needed\. .*, 2 not connected\."):
-        ask(grid_of(2, mods=[misbehaving(100, how=fail)]), num_clients=4)
-    assert ask(grid_of(3), num_clients=2).absent == 0
 
 
 def test_a_client_without_samples_is_named_and_not_missed():
@@ -552,69 +362,6 @@ def test_a_hostile_answer_changes_nothing_for_the_others(name):
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
 
 
-@pytest.mark.parametrize(
-    ("garbage", "error"), [(b"Message  3\0\xff\xff\xff", "DecodeError"), (b"Message  0\0", "IndexError")]
-)
-def test_a_message_that_flower_cannot_read_is_its_senders_problem(garbage, error):
-    """As it comes from the network: the SuperLink takes these objects, and Flower's own reader raises over them."""
-
-    class Broken(Loopback):
-        def pull_messages(self, message_ids):
-            if self._waiting[message_ids[0]].metadata.dst_node_id != 100:
-                return super().pull_messages(message_ids)
-            validate_object_content(garbage)
-            return [inflate_object_from_contents("it", {"it": garbage})]
-
-    found = ccvr.flower.calibrate(Broken(app_of(), 2), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: f"{QUESTION}: its message cannot be read ({error})"}
-
-
-@pytest.mark.parametrize("error", [ConnectionError("no route"), httpx.ConnectError("no route")])
-@pytest.mark.parametrize("call", ["get_node_ids", "push_messages", "pull_messages"])
-def test_a_network_that_fails_is_nobodys_fault(call, error, monkeypatch):
-    def down(*_):
-        raise error
-
-    monkeypatch.setattr(Loopback, call, down)
-    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(no route\)\. Bring it back"):
-        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda")
-
-
-class Leaving(Loopback):
-    """From the first such call on the SuperLink is gone: Flower's own grid, and nobody listens."""
-
-    def __init__(self, call):
-        super().__init__(app_of(), 2)
-        self.last, self.is_gone = call, False
-        self.flowers = HttpGrid(f"127.0.0.1:{free_port()}", insecure=True, token="none")
-        self.flowers.set_run(Run.create_empty(1))
-
-    def _now(self, call):
-        self.is_gone |= call == self.last
-        return self.flowers if self.is_gone else super()
-
-    def get_node_ids(self):
-        return self._now("get_node_ids").get_node_ids()
-
-    def push_messages(self, messages):
-        return self._now("push_messages").push_messages(messages)
-
-    def pull_messages(self, message_ids):
-        return self._now("pull_messages").pull_messages(message_ids)
-
-
-@pytest.mark.parametrize("call", ["get_node_ids", "push_messages", "pull_messages"])
-def test_a_superlink_that_is_gone_is_given_up(call, monkeypatch):
-    """Flower itself tries for ever; not so after this test, where it would disturb others."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    grid = Leaving(call)
-    monkeypatch.setattr("ccvr.flower.link.LIMIT", 1.0)
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
-    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1(\.5)? seconds\)"):
-        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)
-    grid.flowers._retry_invoker.max_time = 0.0
-
-
 @pytest.mark.parametrize("blob", [b"no counts", overflowing(COUNTS, "total/lda")])
 def test_hostile_counts_are_left_out(blob):
     def lying(message, context, call_next):
@@ -627,13 +374,6 @@ def test_hostile_counts_are_left_out(blob):
     assert list(found.missing) == [100]
     assert found.missing[100].startswith("the query for scores: these bytes are no counts")
     assert found.method == "lda"
-
-
-def test_a_long_error_of_flowers_takes_no_time():
-    """Hours, if what it says were searched as it came."""
-    how = lambda message: Message(Error(0, "<class '" + "a" * 10**7), reply_to=message)  # noqa: E731
-    found = ccvr.flower.calibrate(grid_of(3, mods=[misbehaving(100, how=how)]), small_model(), EXAMPLE, "lda")
-    assert found.missing.keys() == {100}
 
 
 def test_who_is_missing_twice_is_named_with_both_reasons():
@@ -703,155 +443,12 @@ def test_a_client_cannot_make_a_projection_that_the_others_cannot_use():
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 
-def wrapped(mod):
-    def inner(message, context, call_next):
-        return mod(message, context, call_next)
-
-    return inner
-
-
-@dataclass(slots=True)
-class Slotted:
-    mod: object
-
-    def __call__(self, message, context, call_next):
-        return self.mod(message, context, call_next)
-
-
-def wrapped_as_a_default(message, context, call_next, mod=secaggplus_mod):
-    return mod(message, context, call_next)
-
-
-def named(message, context, call_next):
-    return next(secaggplus_mod(message, context, call_next) for _ in range(1))
-
-
-def named_in_a_module(message, context, call_next):
-    return flwr.client.mod.secaggplus_mod(message, context, call_next)
-
-
-def imported_when_it_runs(message, context, call_next):
-    from flwr.client.mod import secaggplus_mod as mask
-
-    return mask(message, context, call_next)
-
-
-def elsewhere(function):
-    """The function in a module that has not imported the mod itself."""
-    return types.FunctionType(function.__code__, {"flwr": flwr, "__name__": "elsewhere"})
-
-
-def by_another_function(message, context, call_next):
-    return named(message, context, call_next)
-
-
-class Holds:
-    def __init__(self, mods):
-        self.mods = {"train": mods}
-
-    def __call__(self, message, context, call_next):
-        return self.mods["train"][0](message, context, call_next)
-
-
-class Names:
-    def __call__(self, message, context, call_next):
-        return self.masked(message, context, call_next)
-
-    @staticmethod
-    def masked(message, context, call_next):
-        return secaggplus_mod(message, context, call_next)
-
-
-class NamesLikeItsParent(Names):
-    pass
-
-
-MASKS = {
-    "the mod": secaggplus_mod,
-    "partial": functools.partial(secaggplus_mod),
-    "partial of a partial": functools.partial(functools.partial(wrapped(secaggplus_mod))),
-    "argument of a partial": functools.partial(wrapped_as_a_default, mod=secaggplus_mod),
-    "closure": wrapped(wrapped(secaggplus_mod)),
-    "default": wrapped_as_a_default,
-    "global name": named,
-    "name in a module": elsewhere(named_in_a_module),
-    "import": elsewhere(imported_when_it_runs),
-    "function that names it": by_another_function,
-    "attribute": Holds([secaggplus_mod]),
-    "slot": Slotted(secaggplus_mod),
-    "bound method": Holds([secaggplus_mod]).__call__,
-    "class": Names(),
-    "parent class": NamesLikeItsParent(),
-}
-
-
-@pytest.mark.parametrize("name", MASKS)
-@pytest.mark.parametrize("where", ["app", "train"])
-def test_statistics_must_not_look_protected(name, where):
-    """Flower's secure aggregation covers training alone; a client that uses it refuses, and the server reads why."""
-    app = app_of(mods=[MASKS[name]] if where == "app" else None)
-
-    @app.train(mods=[MASKS[name]] if where == "train" else None)
-    def train(message, context):
-        raise NotImplementedError
-
-    with pytest.raises(FederationError, match=r"masks its training with secaggplus_mod.*register\(…, unmasked=True\)"):
-        ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
-
-
-def test_what_cannot_be_looked_through_is_not_taken_for_harmless(monkeypatch):
-    monkeypatch.setattr("ccvr.flower.masks.MOST_OBJECTS", 10)
-    with pytest.raises(FederationError, match=r"lead to more than 10 objects, too many to tell .*unmasked=True"):
-        ccvr.flower.calibrate(grid_of(1), small_model(), EXAMPLE, "lda")
-
-
-def test_a_training_that_was_masked_is_remembered():
-    """However the mod was hidden: its keys are in the node's state."""
-    grid = grid_of(2)
-    grid.contexts[100].state[RECORD_KEY_STATE] = ConfigRecord(SecAggPlusState().to_dict())
-    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
-    assert "masks its training with secaggplus_mod" in found.missing[100]
-
-
-def test_other_mods_do_no_harm():
-    """Also where they come from a module that has the masking ones, and hold much."""
-
-    class Counting:
-        def __init__(self):
-            self.model, self.data, self.names = small_model(), [object() for _ in range(1000)], {"a": self}
-
-        def __call__(self, message, context, call_next):
-            return flwr.client.mod.message_size_mod(message, context, call_next)
-
-    app = app_of(mods=[Counting(), wrapped(flwr.client.mod.message_size_mod)])
-    assert ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda").missing == {}
-
-
-def test_a_function_that_calls_itself_hides_no_mask():
-    app = app_of()
-
-    def again(message, context):
-        return again(message, context)
-
-    app.evaluate()(again)
-    app.train(mods=[secaggplus_mod])(again)
-    with pytest.raises(FederationError, match="masks its training with secaggplus_mod"):
-        ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
-
-
-def test_who_says_so_may_send_unmasked():
-    """And then it is unmasked: the very bytes are in the answer."""
-    grid = grid_of(1, mods=[secaggplus_mod], unmasked=True)
-    ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
-    answer = grid.app(grid.sent[0], grid.contexts[100])
-    expected = ccvr.collect(small_model(), batches_of(0), num_classes=4, kind="pooled").to_bytes()
-    assert answer.content["ccvr.blobs"]["statistics"].data == expected
-
-
-def test_noise_of_a_mod_is_an_error_and_no_spoilt_statistics():
-    mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
-    with pytest.raises(FederationError, match="0 of 2 clients answered"):
-        ccvr.flower.calibrate(grid_of(2, mods=[mod]), small_model(), EXAMPLE, "lda")
+@pytest.mark.parametrize(
+    ("given", "said"), [(None, "one NoneType"), ((1,), "1 things"), ((1, 2, 3, 4), "4 things"), ("ab", "one str")]
+)
+def test_what_load_gives_is_checked(given, said):
+    with pytest.raises(FederationError, match=rf"this client's load\(\) gives {said}; let it give its model"):
+        ccvr.flower.calibrate(grid_of(1, lambda context: given), small_model(), EXAMPLE, "lda")
 
 
 @pytest.mark.parametrize(
@@ -867,6 +464,7 @@ def test_noise_of_a_mod_is_an_error_and_no_spoilt_statistics():
         *(("lda", {"timeout": value}, CcvrError, "timeout is") for value in (0, -1, math.nan, math.inf, 1e300)),
         *(("lda", {"num_clients": value}, CcvrError, "num_clients is") for value in (0, -1, 1.5)),
         ("lda", {"max_count": 0}, CcvrError, "max_count is 0"),
+        *(("lda", {"min_count": value}, CcvrError, "min_count is") for value in (-1, 1.5)),
     ],
 )
 def test_mistakes_are_found_before_anybody_is_asked(method, options, error, said):

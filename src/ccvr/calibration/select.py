@@ -53,7 +53,9 @@ def select(
             reply = ClassCounts(replies[name].correct, replies[name].total)
             sums[name] = sums[name] + reply if name in sums else reply
     if not sums or not int(sums[original].total.sum()):
-        raise CalibrationError("no client held out any samples, so nothing can be compared. Set data.validation.")
+        raise CalibrationError(
+            "no client held out any samples, so nothing can be compared. Hold some out: in a run with data.validation."
+        )
     recall, error = {}, {}
     for name, total in sums.items():
         recall[name], error[name] = _mean_recall(total)

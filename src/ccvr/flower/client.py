@@ -28,8 +28,14 @@ def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool =
     def loaded(context: Context) -> tuple[nn.Module, Batches, Batches]:
         if not unmasked:
             _require_unprotected(app, context)
-        model, batches, *held_out = load(context)
-        return model, batches, held_out[0] if held_out else ()
+        found = load(context)
+        if not isinstance(found, tuple | list) or len(found) not in (2, 3):
+            raise FederationError(
+                f"this client's load() gives {_described(found)}; let it give its model, batches, and held-out batches "
+                "if it has some."
+            )
+        model, batches, held_out = (*found, ())[:3]
+        return model, batches, held_out
 
     @app.query(STATISTICS)
     @answering
@@ -42,6 +48,10 @@ def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool =
     def scores(message: Message, context: Context) -> RecordDict:
         model, _, held_out = loaded(context)
         return answer_scores(model, held_out, message.content)
+
+
+def _described(found: object) -> str:
+    return f"{len(found)} things" if isinstance(found, tuple | list) else f"one {type(found).__name__}"
 
 
 def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Message, Context], Message]:

@@ -12,15 +12,13 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.flower.link import Pull, nodes_of, one_line, push
+from ccvr.flower.link import LinkFailed, Pull, Unsent, nodes_of, one_line, push, require_there
 from ccvr.flower.messages import ERROR, SETTINGS
 
 INTERVAL = 0.2
 """Seconds between two looks at what has come."""
 PATIENCE = 60.0
-"""Seconds that the others wait while one answer arrives; as long may what is on its way when the time is over."""
-TURN = 2
-"""Times as long as the slowest answer so far a client keeps its place among those asked at once, or longer."""
+"""Seconds that others wait at most while one answer arrives, and that all wait for what is on its way in the end."""
 Answer = TypeVar("Answer")
 
 
@@ -67,7 +65,7 @@ class Federation:
 
         As they come, or in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer than the
         quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers or has
-        had its turn: twice the time of the slowest answer, or an equal share of the time that is left.
+        had its turn: such a share of the time that is left that all are asked in it, whoever is silent or slow.
         """
         question, missing, clock = question + self.about, dict[int, str](), _Clock()
         self.missing.setdefault(question, {})
@@ -94,58 +92,79 @@ class Federation:
         self, message_type: str, contents: Mapping[int, RecordDict], clock: "_Clock", *, in_order: bool, at_once: int
     ) -> Iterator[tuple[int, RecordDict | str]]:
         """Each client with its content, or with the reason why there is none."""
-        todo, waiting, pulls, slowest = deque[tuple[int, int]](), dict[int, _Open](), dict[int, Pull](), 0.0
+        todo, waiting = deque[tuple[int, int]](), dict[int, _Open]()
         for client in contents:
             if (node := self.nodes[client]) is None:
                 yield client, "there is not one SuperNode that says it is this client"
             else:
                 todo.append((client, node))
-        while todo or waiting:
+        is_over, end = False, self.timeout + PATIENCE
+        while (todo and not is_over) or waiting:
             spent, came = clock.seconds, False
-            turn = max((self.timeout - spent) * at_once / (len(todo) + at_once), TURN * slowest)
-            places = at_once - sum(spent - question.asked < turn for question in waiting.values())
+            turn = (self.timeout - spent) * at_once / (len(todo) + at_once)
+            places = 0 if is_over else at_once - sum(spent - question.asked < turn for question in waiting.values())
             for client, node in [todo.popleft() for _ in range(min(places, len(todo)))]:
-                if number := self._push(node, message_type, contents[client]):
-                    waiting[client] = _Open(number, spent)
+                sent = self._push(node, message_type, contents[client])
+                if isinstance(sent, Unsent):
+                    yield client, sent.reason
                 else:
-                    yield client, "the message could not be sent"
-            for client in list(waiting)[: 1 if in_order else None]:
-                if is_new := client not in pulls:
-                    pulls[client] = Pull(self.grid, waiting[client].number)
-                is_over = pulls[client].ends_within(PATIENCE if is_new else 0.0)
-                if is_over and (answer := pulls.pop(client).answer()) is not None:
-                    slowest = max(slowest, clock.seconds - waiting.pop(client).asked)
-                    yield client, answer
+                    waiting[client] = _Open(self.grid, sent, spent)
+            chosen = list(waiting)[: 1 if in_order and not is_over else None]
+            patience = min(PATIENCE, max(end - spent, 0.0) / max(len(chosen), 1))
+            for client in chosen:
+                if (answer := waiting[client].look(patience, is_last=is_over)) is not None:
+                    del waiting[client]
+                    yield client, answer or f"no answer within {self.timeout:g} seconds"
                     came = True
-            if clock.seconds >= self.timeout:
-                break
+            if came and is_over:
+                end = max(end, clock.seconds + PATIENCE)
             if not came:
+                if spent >= end:
+                    break
                 time.sleep(INTERVAL)
-        for client, question in waiting.items():  # the time is over, but not for what is there or on its way
-            pull = pulls.get(client) or Pull(self.grid, question.number)
-            if pull.ends_within(PATIENCE):
-                answer = pull.answer()
-                yield client, f"no answer within {self.timeout:g} seconds" if answer is None else answer
-            else:
-                nodes_of(self.grid)  # or nobody is to blame: the SuperLink is gone
-                yield client, "its answer was still on the way when the time was over"
+            is_over = clock.seconds >= self.timeout
+        if waiting:
+            require_there(self.grid)  # or nobody is to blame
+        for client in waiting:
+            yield client, "its answer was still on the way when the time was over"
         for client, _ in todo:
-            yield client, f"not asked within {self.timeout:g} seconds, for others did not answer; allow more time"
+            yield client, f"not asked within {self.timeout:g} seconds; allow more time"
 
-    def _push(self, node: int, message_type: str, content: RecordDict) -> str | None:
+    def _push(self, node: int, message_type: str, content: RecordDict) -> str | Unsent:
         """Messages live longer than we wait: what is on its way when the time is over can still arrive."""
         message = Message(content, node, message_type, ttl=2 * (self.timeout + PATIENCE))
         return push(self.grid, message, self.timeout + PATIENCE)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Open:
     """A question that was sent."""
 
+    grid: Grid
     number: str
     """Of Flower's message."""
     asked: float
     """When, by the clock of its exchange."""
+    pull: Pull | None = None
+    """A look at it that has not ended: the answer is on its way, or the SuperLink is gone."""
+    trouble: str = ""
+    """How the SuperLink failed over it."""
+
+    def look(self, patience: float, *, is_last: bool) -> RecordDict | str | None:
+        """The answer, or why there is none, "" if nothing came by the last look; None as long as it may come."""
+        if is_new := self.pull is None:
+            self.pull = Pull(self.grid, self.number, is_last=is_last)
+        assert self.pull is not None
+        if not self.pull.ends_within(patience if is_new else 0.0):
+            if is_new:
+                require_there(self.grid)
+            return None
+        pull, self.pull = self.pull, None
+        try:
+            answer = pull.answer()
+        except LinkFailed as error:  # it may have the answer still, or may have lost it
+            answer, self.trouble = None, str(error)
+        return self.trouble if answer is None and pull.is_last else answer
 
 
 class _Clock:

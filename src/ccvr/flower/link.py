@@ -1,28 +1,28 @@
 """Calls to the SuperLink that end: Flower tries for ever where it is gone, and waits hours for parts of an answer."""
 
+import contextlib
 import re
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import httpx
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
-from google.protobuf.message import DecodeError
 
 from ccvr.core.errors import FederationError
 
 GONE = "the SuperLink does not answer ({}). Bring it back and try again."
+FAILS = "the SuperLink failed ({}). Look into its log, then try again."
 STEP = 0.2
 """Seconds that a signal may have to wait."""
 LIMIT = 60.0
 """Seconds in which a SuperLink that is there says who is connected."""
 MOST_LETTERS = 300
 """Of what somebody else wrote."""
-UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, RecursionError, DecodeError)
-"""What Flower raises over a message that no honest client sends."""
 FLOWERS_WORDS = {
     ErrorCode.NODE_UNAVAILABLE: "it is not connected",
     ErrorCode.CLIENT_APP_CRASHED: "its process died",
@@ -32,6 +32,10 @@ FLOWERS_WORDS = {
 """Flower's codes whose own words say less."""
 
 T = TypeVar("T")
+
+
+class LinkFailed(FederationError):
+    """The SuperLink is there, and could not do what it was asked for."""
 
 
 class Call(Generic[T]):
@@ -61,6 +65,9 @@ class Call(Generic[T]):
         try:
             for error in self._raised:
                 raise error
+        except httpx.HTTPStatusError as error:
+            status = error.response.status_code
+            raise LinkFailed(FAILS.format(f"{status} {error.response.reason_phrase}".strip())) from error
         except (ConnectionError, httpx.HTTPError) as error:
             raise FederationError(GONE.format(one_line(str(error)))) from error
         return self._found[0]
@@ -78,18 +85,41 @@ def nodes_of(grid: Grid) -> list[int]:
     return within(LIMIT, lambda: list(grid.get_node_ids()))
 
 
-def push(grid: Grid, message: Message, seconds: float) -> str | None:
-    """The number of a message that was sent, if it was.
+def require_there(grid: Grid) -> None:
+    """An error where the SuperLink does not answer, however it does."""
+    with contextlib.suppress(LinkFailed):
+        nodes_of(grid)
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Why a message was not sent."""
+
+    reason: str
+
+
+def push(grid: Grid, message: Message, seconds: float) -> str | Unsent:
+    """The number of a message that was sent.
 
     One message at a time: Flower leaves out those that it cannot send, and does not say which.
     """
-    return next(iter(within(seconds, lambda: list(grid.push_messages([message])))), None)
+    try:
+        number = next(iter(within(seconds, lambda: list(grid.push_messages([message])))), None)
+    except LinkFailed as error:
+        return Unsent(str(error))
+    except FederationError:
+        raise
+    except Exception as error:  # whatever Flower raises over one message: the others are none the worse
+        return Unsent(f"the message could not be sent ({type(error).__name__})")
+    return number or Unsent("the message could not be sent")
 
 
 class Pull:
     """A look at whether a message is answered."""
 
-    def __init__(self, grid: Grid, number: str) -> None:
+    def __init__(self, grid: Grid, number: str, *, is_last: bool) -> None:
+        self.is_last = is_last
+        """Whether it was begun when the time was over."""
         self._call = Call(lambda: list(grid.pull_messages([number])))
 
     def ends_within(self, seconds: float) -> bool:
@@ -99,7 +129,9 @@ class Pull:
         """The answer, or why there is none; None as long as it may come."""
         try:
             found = self._call.result()
-        except UNREADABLE as error:
+        except FederationError:
+            raise
+        except Exception as error:  # whatever Flower raises over a message that no honest client sends
             return f"its message cannot be read ({type(error).__name__})"
         if not found:
             return None

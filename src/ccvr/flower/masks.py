@@ -1,5 +1,6 @@
 """Whether a client masks what it sends in training with Flower's secure aggregation, however that is wrapped."""
 
+import contextlib
 import gc
 import sys
 from collections import deque
@@ -19,7 +20,9 @@ SECURE_AGGREGATION = "flwr.client.mod.secure_aggregation"
 """Where Flower's mods are that mask what clients send: in training. Queries pass through them as they are."""
 LIBRARIES = {*sys.stdlib_module_names, "ccvr", "flwr", "numpy", "torch"}
 """Packages whose code names no mod."""
-DATA = (str, bytes, bytearray, int, float, complex, type(None), torch.Tensor, np.ndarray)
+DATA = (str, bytes, bytearray, int, float, complex, bool, type(None), torch.Tensor, torch.nn.Parameter, np.ndarray)
+"""Types whose own objects hold no mods; those of classes made from them may."""
+CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 MOST_ITEMS = 100
 """Of a list that may hold mods; longer ones are data."""
 MOST_OBJECTS = 500_000
@@ -46,27 +49,43 @@ def mask_of(app: ClientApp) -> str | None:
                 f"whether secure aggregation is among them. {REMEDY}"
             )
         thing = waiting.popleft()
-        if id(thing) in seen or isinstance(thing, DATA):
+        if id(thing) in seen or type(thing) in DATA:
             continue
         seen[id(thing)] = thing  # held, so that nothing else gets its id
-        if isinstance(thing, FunctionType) and (thing.__module__ or "").startswith(SECURE_AGGREGATION):
-            return thing.__name__
+        if _is(thing, FunctionType) and (thing.__module__ or "").startswith(SECURE_AGGREGATION):
+            return str(thing.__name__)
         waiting.extend(_reached(thing))
     return None
 
 
+def _is(thing: Any, *kinds: type) -> bool:
+    """Whether it is of one of these types, without a word to the thing itself: it may be a stand-in that answers."""
+    return issubclass(type(thing), kinds)
+
+
 def _reached(thing: Any) -> Iterator[Any]:
-    """What a thing holds, and what its code names."""
-    if isinstance(thing, FunctionType):
+    """What a thing holds, and what its code and that of its class names."""
+    if _is(thing, FunctionType):
         yield from _of_function(thing)
-    elif isinstance(thing, list | tuple | set | frozenset | deque | dict):
-        if len(thing) <= MOST_ITEMS:
-            yield from thing.values() if isinstance(thing, dict) else thing
-    elif isinstance(thing, type):
+    elif _is(thing, type):
         if not _is_library(thing.__module__):
-            yield from (*vars(thing).values(), *thing.__bases__)
-    elif not isinstance(thing, ModuleType):
-        yield from (*getattr(thing, "__dict__", {}).values(), *gc.get_referents(thing))  # slots, parts of a partial
+            yield from (type(thing), *vars(thing).values(), *thing.__bases__)
+    elif not _is(thing, ModuleType):
+        yield type(thing)
+        if _is_long(thing):
+            yield from _attributes(thing)
+        else:
+            yield from gc.get_referents(thing)  # attributes, slots, items, parts of a partial
+
+
+def _is_long(thing: Any) -> bool:
+    return any(_is(thing, kind) and kind.__len__(thing) > MOST_ITEMS for kind in CONTAINERS)
+
+
+def _attributes(thing: Any) -> Iterator[Any]:
+    """Of a container whose class is somebody's own."""
+    with contextlib.suppress(AttributeError):
+        yield from object.__getattribute__(thing, "__dict__").values()
 
 
 def _of_function(function: FunctionType) -> Iterator[Any]:
@@ -83,11 +102,11 @@ def _of_function(function: FunctionType) -> Iterator[Any]:
 def _named(function: FunctionType) -> Iterator[Any]:
     """The globals and imported modules that a function's code names; of modules the members that it names as well."""
     names, known = set(_names(function.__code__)), function.__globals__
-    found = deque([*(known.get(name) for name in names), *(sys.modules.get(name) for name in names)])
+    found = deque[Any]([*(known.get(name) for name in names), *(sys.modules.get(name) for name in names)])
     modules = set[str]()
     while found:
         value = found.popleft()
-        if not isinstance(value, ModuleType):
+        if not _is(value, ModuleType):
             yield value
         elif value.__name__ not in modules:
             modules.add(value.__name__)

@@ -85,7 +85,7 @@ def calibrate(
     ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
     With ``validate`` the clients' held-out parts decide whether the new head stays.
     """
-    _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count)
+    _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count, min_count=min_count)
     kind = kind or ("" if method else "full")
     options = CalibrationOptions(kind=kind, taps=taps, min_count=min_count)
     chosen = parse_calibration(method or _best(kind, taps), options)
@@ -125,8 +125,9 @@ def _require_sound(quorum: float, timeout: float, **numbers: int) -> None:
     if not 0 < timeout <= MOST_SECONDS:
         raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
     for name, number in numbers.items():
-        if type(number) is not int or not 1 <= number <= MOST_COUNT:
-            raise SpecError(f"{name} is {number}; give a whole number from 1 to {MOST_COUNT:,}.")
+        least = 0 if name == "min_count" else 1
+        if type(number) is not int or not least <= number <= MOST_COUNT:
+            raise SpecError(f"{name} is {number}; give a whole number from {least} to {MOST_COUNT:,}.")
 
 
 def _best(kind: str, taps: str | None) -> str:
@@ -136,8 +137,10 @@ def _best(kind: str, taps: str | None) -> str:
 
 def _pair(model: nn.Module, example: Tensor) -> Tensor:
     """Two inputs where the model is: what a model does with one may be no batch."""
+    if not isinstance(example, Tensor) or not example.dim():
+        raise SpecError("the example is no tensor of inputs [B, …]. Give one of the shape that the model takes.")
     pair = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
-    return pair.to(next(model.parameters()).device)
+    return pair.to(next(model.parameters(), example).device)
 
 
 class _Stage:
