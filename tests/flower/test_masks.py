@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import flwr.client.mod
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord
 from flwr.client.mod import secaggplus_mod
@@ -124,6 +125,23 @@ class OfThatMeta(metaclass=NamesInItsMeta):
     pass
 
 
+KEPT = Holds([secaggplus_mod])
+
+
+class Weak:
+    def __init__(self, get):
+        self.get = get
+        self.held = get() if isinstance(get, types.FunctionType) else None
+
+    def __call__(self, message, context, call_next):
+        return self.get()(message, context, call_next)
+
+
+def with_attributes(thing):
+    vars(thing).update({f"a{number}": number for number in range(150)} | vars(thing))
+    return thing
+
+
 def filled(mapping):
     mapping.update(dict.fromkeys(range(1000)))
     return mapping
@@ -154,6 +172,9 @@ MASKS = {
     "metaclass": OfThatMeta,
     "key": HoldsKeys({secaggplus_mod: 1}),
     "factory": Holds(collections.defaultdict(lambda: secaggplus_mod)),
+    "one of many attributes": with_attributes(Holds([secaggplus_mod])),
+    "weak reference": Weak(weakref.ref(KEPT)),
+    "proxy": Weak(lambda: weakref.proxy(KEPT)),
 }
 
 
@@ -213,7 +234,7 @@ class AnswersEverything:
 
 
 def test_odd_objects_of_an_app_are_looked_at_from_outside():
-    held = AnswersEverything(), weakref.proxy(AnswersNothing())
+    held = AnswersEverything(), weakref.proxy(AnswersNothing()), np.random.default_rng(0), np.random.seed
 
     def mod(message, context, call_next):
         return call_next(message, context) if held else None

@@ -18,7 +18,11 @@ from ccvr.flower.messages import ERROR, SETTINGS
 INTERVAL = 0.2
 """Seconds between two looks at what has come."""
 PATIENCE = 60.0
-"""Seconds that others wait at most while one answer arrives, and that all wait for what is on its way in the end."""
+"""Seconds without an answer after which nothing is waited for any more that is on its way when the time is over."""
+ARRIVING = 3
+"""Answers that arrive at the same time; after a third of PATIENCE one does not count any more, and others are read."""
+ASKED_BY = 0.75
+"""Part of the time in which all are asked, whoever does not answer."""
 Answer = TypeVar("Answer")
 
 
@@ -61,11 +65,11 @@ class Federation:
         in_order: bool = False,
         at_once: int = 10**6,
     ) -> Iterator[Answer]:
-        """Send each client its content and give what ``read`` makes of the answers, one in memory at a time.
+        """Send each client its content and give what ``read`` makes of the answers, while the next few arrive.
 
-        As they come, or in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer than the
-        quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers or has
-        had its turn: such a share of the time that is left that all are asked in it, whoever is silent or slow.
+        As they come, or one by one in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer
+        than the quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers,
+        and never fewer than an even pace takes to ask all in time, whoever is silent or slow.
         """
         question, missing, clock = question + self.about, dict[int, str](), _Clock()
         self.missing.setdefault(question, {})
@@ -98,31 +102,37 @@ class Federation:
                 yield client, "there is not one SuperNode that says it is this client"
             else:
                 todo.append((client, node))
-        is_over, end = False, self.timeout + PATIENCE
+        number, is_over, end = len(todo), False, math.inf
         while (todo and not is_over) or waiting:
             spent, came = clock.seconds, False
-            turn = (self.timeout - spent) * at_once / (len(todo) + at_once)
-            places = 0 if is_over else at_once - sum(spent - question.asked < turn for question in waiting.values())
+            due = at_once + int((number - at_once) * spent / (ASKED_BY * self.timeout)) - (number - len(todo))
+            places = 0 if is_over else max(at_once - len(waiting), due)
             for client, node in [todo.popleft() for _ in range(min(places, len(todo)))]:
                 sent = self._push(node, message_type, contents[client])
                 if isinstance(sent, Unsent):
                     yield client, sent.reason
                 else:
-                    waiting[client] = _Open(self.grid, sent, spent)
-            chosen = list(waiting)[: 1 if in_order and not is_over else None]
-            patience = min(PATIENCE, max(end - spent, 0.0) / max(len(chosen), 1))
-            for client in chosen:
-                if (answer := waiting[client].look(patience, is_last=is_over)) is not None:
-                    del waiting[client]
-                    yield client, answer or f"no answer within {self.timeout:g} seconds"
-                    came = True
-            if came and is_over:
-                end = max(end, clock.seconds + PATIENCE)
+                    waiting[client] = _Open(self.grid, sent)
+            arriving = sum(question.is_arriving for question in waiting.values())
+            for client in list(waiting)[: 1 if in_order and not is_over else None]:
+                question = waiting[client]
+                if question.pull is None and arriving >= (1 if in_order else ARRIVING):
+                    continue
+                answer = question.look(is_last=is_over)
+                if answer is None:
+                    arriving += question.is_new
+                    continue
+                del waiting[client]
+                yield client, f"no answer within {self.timeout:g} seconds" if answer == "" else answer
+                came = True
+            if is_over and came:
+                end = clock.seconds + PATIENCE
+            elif clock.seconds >= end:
+                break
             if not came:
-                if spent >= end:
-                    break
                 time.sleep(INTERVAL)
-            is_over = clock.seconds >= self.timeout
+            if not is_over and clock.seconds >= self.timeout:
+                is_over, end = True, clock.seconds + PATIENCE
         if waiting:
             require_there(self.grid)  # or nobody is to blame
         for client in waiting:
@@ -136,35 +146,35 @@ class Federation:
         return push(self.grid, message, self.timeout + PATIENCE)
 
 
-@dataclass
 class _Open:
-    """A question that was sent."""
+    """A question that was sent, and the look at it that has not ended: its answer is on the way, or the link is cut."""
 
-    grid: Grid
-    number: str
-    """Of Flower's message."""
-    asked: float
-    """When, by the clock of its exchange."""
-    pull: Pull | None = None
-    """A look at it that has not ended: the answer is on its way, or the SuperLink is gone."""
-    trouble: str = ""
-    """How the SuperLink failed over it."""
+    def __init__(self, grid: Grid, number: str) -> None:
+        self.pull: Pull | None = None
+        self.is_new = False
+        """Whether the look began just now."""
+        self._grid, self._number, self._trouble = grid, number, ""
 
-    def look(self, patience: float, *, is_last: bool) -> RecordDict | str | None:
+    @property
+    def is_arriving(self) -> bool:
+        """Whether others are not looked at for its sake."""
+        return self.pull is not None and self.pull.seconds < PATIENCE / 3
+
+    def look(self, *, is_last: bool) -> RecordDict | str | None:
         """The answer, or why there is none, "" if nothing came by the last look; None as long as it may come."""
-        if is_new := self.pull is None:
-            self.pull = Pull(self.grid, self.number, is_last=is_last)
-        assert self.pull is not None
-        if not self.pull.ends_within(patience if is_new else 0.0):
-            if is_new:
-                require_there(self.grid)
+        self.is_new = self.pull is None
+        pull = self.pull = self.pull or Pull(self._grid, self._number, is_last=is_last)
+        if not pull.ends_within(INTERVAL if self.is_new else 0.0):
+            if not self.is_arriving and pull.is_doubtful:
+                require_there(self._grid)
+                pull.is_doubtful = False
             return None
-        pull, self.pull = self.pull, None
+        self.pull, self.is_new = None, False
         try:
             answer = pull.answer()
         except LinkFailed as error:  # it may have the answer still, or may have lost it
-            answer, self.trouble = None, str(error)
-        return self.trouble if answer is None and pull.is_last else answer
+            answer, self._trouble = None, str(error)
+        return self._trouble if answer is None and pull.is_last else answer
 
 
 class _Clock:
@@ -211,13 +221,20 @@ def connected(grid: Grid, number: int, timeout: float, *, enough: int | None = N
 
     Once there are ``enough``, the others have PATIENCE left to come.
     """
-    enough, deadline, patience = enough or number, time.monotonic() + timeout, math.inf
-    while len(nodes := nodes_of(grid)) < number:
+    enough, deadline, patience, nodes = enough or number, time.monotonic() + timeout, math.inf, list[int]()
+    while True:
+        failed: LinkFailed | None = None
+        try:
+            nodes = nodes_of(grid)
+        except LinkFailed as error:
+            failed = error
         now = time.monotonic()
         patience = min(patience, now + PATIENCE) if len(nodes) >= enough else math.inf
-        if now >= min(deadline, patience):
+        if len(nodes) >= number or now >= min(deadline, patience):
             break
         time.sleep(INTERVAL)
+    if failed and len(nodes) < enough:
+        raise failed
     if len(nodes) < enough:
         needed = f", where {enough} are needed" if enough < number else ""
         raise FederationError(

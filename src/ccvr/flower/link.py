@@ -120,7 +120,15 @@ class Pull:
     def __init__(self, grid: Grid, number: str, *, is_last: bool) -> None:
         self.is_last = is_last
         """Whether it was begun when the time was over."""
+        self.is_doubtful = True
+        """Whether the SuperLink may be gone, for all that is known."""
+        self._begun = time.monotonic()
         self._call = Call(lambda: list(grid.pull_messages([number])))
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._begun
 
     def ends_within(self, seconds: float) -> bool:
         return self._call.ends_within(seconds)

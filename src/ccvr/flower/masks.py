@@ -5,8 +5,10 @@ import gc
 import sys
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
+from weakref import ProxyTypes, ref
 
 import numpy as np
 import torch
@@ -68,24 +70,20 @@ def _reached(thing: Any) -> Iterator[Any]:
     if _is(thing, FunctionType):
         yield from _of_function(thing)
     elif _is(thing, type):
-        if not _is_library(thing.__module__):
-            yield from (type(thing), *vars(thing).values(), *thing.__bases__)
+        own = partial(type.__getattribute__, thing)  # a metaclass may answer otherwise
+        if not _is_library(own("__module__")):
+            yield from (type(thing), *own("__dict__").values(), *own("__bases__"))
+    elif _is(thing, ref):
+        yield ref.__call__(thing)
+    elif _is(thing, *ProxyTypes):
+        with contextlib.suppress(Exception):  # of what it stands for, if that is there
+            yield thing.__init__.__self__
     elif not _is(thing, ModuleType):
         yield type(thing)
-        if _is_long(thing):
-            yield from _attributes(thing)
-        else:
-            yield from gc.get_referents(thing)  # attributes, slots, items, parts of a partial
-
-
-def _is_long(thing: Any) -> bool:
-    return any(_is(thing, kind) and kind.__len__(thing) > MOST_ITEMS for kind in CONTAINERS)
-
-
-def _attributes(thing: Any) -> Iterator[Any]:
-    """Of a container whose class is somebody's own."""
-    with contextlib.suppress(AttributeError):
-        yield from object.__getattribute__(thing, "__dict__").values()
+        with contextlib.suppress(AttributeError):
+            yield from object.__getattribute__(thing, "__dict__").values()
+        if not any(_is(thing, kind) and kind.__len__(thing) > MOST_ITEMS for kind in CONTAINERS):
+            yield from gc.get_referents(thing)  # slots, items, parts of a partial
 
 
 def _of_function(function: FunctionType) -> Iterator[Any]:
@@ -120,5 +118,6 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _is_library(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in LIBRARIES
+def _is_library(module: Any) -> bool:
+    """Whether its code names no mod; some C classes have no name there but a descriptor."""
+    return _is(module, str) and module.partition(".")[0] in LIBRARIES
