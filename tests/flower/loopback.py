@@ -1,5 +1,6 @@
 """A grid without a network: it hands messages to a real ClientApp in this process, one node per client."""
 
+import threading
 from collections.abc import Iterable
 from itertools import count
 
@@ -24,7 +25,7 @@ class Loopback(Grid):
         self.sent: list[Message] = []
         self.pulled: list[list[str]] = []
         self.open: list[int] = []
-        self._numbers, self._waiting = count(1), {}
+        self._numbers, self._waiting, self._alone = count(1), {}, threading.Lock()
 
     def get_node_ids(self) -> list[int]:
         return list(self.contexts)
@@ -51,8 +52,10 @@ class Loopback(Grid):
         return found
 
     def _answer(self, message: Message) -> Message:
+        """One client at a time: they share this process, and may share a model."""
         try:
-            return self.app(message, self.contexts[message.metadata.dst_node_id])
+            with self._alone:
+                return self.app(message, self.contexts[message.metadata.dst_node_id])
         except Exception as error:  # as Flower does
             reason = f"{type(error)}:<'{error}'>"
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
