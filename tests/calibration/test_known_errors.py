@@ -192,7 +192,7 @@ def test_8_the_calibrated_head_is_an_object_to_keep_and_the_old_one_stays(name):
 
     model = network()
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    options, row = CalibrationOptions(num_virtual=30, epochs=2, iterations=10), CALIBRATORS[name]
+    options, row = CalibrationOptions(num_virtual=30, epochs=2, iterations=10, per_class=20), CALIBRATORS[name]
     given = (z, y) if row.raw else statistics_for(row.kinds[0], z, y)
     calibrated = model.with_head(row.fit(model.head, given, options, rng=seeded()))
     after = calibrated.state_dict()

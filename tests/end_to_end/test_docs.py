@@ -52,6 +52,7 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
         words = ["0" if before == "--budget" else word for before, word in zip(["", *words], words, strict=False)]
         if "--record" in words:
             words += ["--out", str(finished.parent), "--results", "here"]
+    words = [word.replace("per_class=1000", "per_class=125") for word in words]  # as many as a class has here
     words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*-]+", word) and words[0] != "run" else word for word in words]
     if words[0] == "calibrate":
         words += ["--overwrite", "--no-report"]

@@ -12,6 +12,7 @@ CcvrError
 ├── CalibrationError    a calibration that cannot be done with what there is
 ├── AnalysisError       an analysis that cannot be done with what there is
 ├── FederationError     clients that are not there or do not answer, a federation that is not reached
+│   └── LinkFailed      a SuperLink that is there, and could not do what it was asked for
 └── RunError            a run folder that is missing, damaged or in the way
     └── RunInUse        a run folder that another process writes
 
@@ -68,6 +69,10 @@ class AnalysisError(CcvrError):
 
 
 class FederationError(CcvrError):
+    pass
+
+
+class LinkFailed(FederationError):
     pass
 
 

@@ -11,8 +11,8 @@ from typing import TypeVar
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from ccvr.core.errors import CcvrError, FederationError
-from ccvr.flower.link import LinkFailed, Pull, Unsent, nodes_of, one_line, push, require_there
+from ccvr.core.errors import CcvrError, FederationError, LinkFailed
+from ccvr.flower.link import Pull, Unsent, nodes_of, one_line, push, require_there
 from ccvr.flower.messages import ERROR, SETTINGS
 
 INTERVAL = 0.2

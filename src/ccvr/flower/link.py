@@ -13,7 +13,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from ccvr.core.errors import FederationError
+from ccvr.core.errors import FederationError, LinkFailed
 
 GONE = "the SuperLink does not answer ({}). Bring it back and try again."
 FAILS = "the SuperLink failed ({}). Look into its log, then try again."
@@ -32,10 +32,6 @@ FLOWERS_WORDS = {
 """Flower's codes whose own words say less."""
 
 T = TypeVar("T")
-
-
-class LinkFailed(FederationError):
-    """The SuperLink is there, and could not do what it was asked for."""
 
 
 class Call(Generic[T]):
