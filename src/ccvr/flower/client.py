@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.flower.masks import REMEDY, mask_in, mask_of
+from ccvr.flower.masks import mask_of
 from ccvr.flower.messages import ERROR, pack
 from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
 from ccvr.statistics.collect import Batches
@@ -70,8 +70,8 @@ def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Mes
 
 def _require_unprotected(app: ClientApp, context: Context) -> None:
     """Refuse to send what looks protected and is not."""
-    if (mask := mask_in(context.state) or mask_of(app)) is not None:
+    if (mask := mask_of(app, context)) is not None:
         raise FederationError(
-            f"this client masks its training with {mask}, which does not cover queries: its answer would travel "
-            f"unmasked. {REMEDY}"
+            f"this client {mask}, which does not cover queries: its answer would travel unmasked. If it may, say so in "
+            "its app: register(…, unmasked=True)."
         )
