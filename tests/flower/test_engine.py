@@ -159,7 +159,7 @@ class LastFirst(Loopback):
 
 def test_results_are_folded_in_the_cohorts_order(monkeypatch):
     """Largest first, whoever is ready first: a sum of floats depends on its order."""
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.001)
     setup = prepare(TINY)
     engine = FlowerEngine.connect(LastFirst(client_app, 3), setup)
     clients = sorted(setup.engine().clients(), key=lambda client: (-len(client.indices), client.id))
@@ -409,7 +409,7 @@ def selection_of(path, clients):
 
 
 def test_heads_are_compared_client_by_client_in_whatever_order_they_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.001)
     grid = OtherOrders(client_app, 3)
     *_, finished = on_flower(SELECTING, tmp_path / "run", grid)
     assert len(grid.answered) == 3 * 4  # by itself each head, then all together
@@ -512,8 +512,8 @@ class Arriving(Loopback):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.1)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.1)
 
 
 HALF = replace(TINY, flower=FlowerSpec(quorum=0.5, timeout=1.0))
@@ -545,7 +545,7 @@ def test_a_run_goes_on_without_a_client_that_is_lost_for_good(tmp_path):
 
 
 def test_latecomers_are_waited_for(monkeypatch):
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.001)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.001)
     engine = FlowerEngine.connect(Arriving(client_app, 3), prepare(HALF))
     assert engine.federation.nodes == {0: 100, 1: 101, 2: 102}
 

@@ -76,14 +76,14 @@ class SlowLink(Loopback):
 def test_many_silent_clients_hold_nobody_up(silent, monkeypatch):
     """Also where there are many times as many as are asked at once."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=2.0, quorum=0.01)
     assert found.missing.keys() == set(silent)
 
 
 def test_slow_clients_do_not_all_wait_at_the_superlink(monkeypatch):
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     grid = SlowLink(app_of(), 60)
     assert ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60).missing == {}
     assert most_at_once(grid) <= 2
@@ -92,7 +92,7 @@ def test_slow_clients_do_not_all_wait_at_the_superlink(monkeypatch):
 def test_a_time_that_is_too_short_loses_only_whom_it_must(monkeypatch):
     """The link has time for a third of them. Many more are asked: nobody knows why others do not answer."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     monkeypatch.setattr(SlowLink, "seconds", 0.15)
     grid = SlowLink(app_of(), 60)
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=3.0, quorum=0.01)
@@ -121,7 +121,7 @@ class EachSlow(Loopback):
 def test_slow_clients_hold_nobody_up(monkeypatch):
     """Each needs a sixth of the time, and two are asked at once: one after the other the time would not do."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     grid = EachSlow(30, dict.fromkeys(range(100, 130), 0.5))
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=3.0, quorum=0.01)
     assert len(grid.sent) == 30
@@ -132,7 +132,7 @@ def test_slow_clients_hold_nobody_up(monkeypatch):
 def test_uploads_hold_nobody_up(monkeypatch):
     """A look at what is being sent lasts until all of it is there; others are asked and read meanwhile."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 1.5)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 1.5)
 
     class Uploading(EachSlow):
         def pull_messages(self, message_ids):
@@ -147,7 +147,7 @@ def test_uploads_hold_nobody_up(monkeypatch):
 
 def test_a_slow_client_makes_silent_ones_keep_no_places(monkeypatch):
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
-    monkeypatch.setattr("ccvr.flower.federation.INTERVAL", 0.01)
+    monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     grid = EachSlow(20, {100: 0.7}, silent=range(101, 108))
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=2.0)
     assert found.missing.keys() == set(range(101, 108))
@@ -164,7 +164,7 @@ def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
     monkeypatch.setattr(ClassStatistics, "from_bytes", slow)
     for room in (10**9, 1):
         monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
-        monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.2)
+        monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.2)
         found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=0.6)
         assert found.missing == {}
 
@@ -180,7 +180,7 @@ def test_a_silent_client_is_waited_for_until_the_time_is_over():
 
 def test_an_answer_that_never_arrives_whole_does_not_hold_up_the_stage(monkeypatch):
     """Flower waits for hours for the chunks of an announced answer; the others have their turn meanwhile."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
     is_over = threading.Event()
 
     class Stuck(Loopback):
@@ -217,7 +217,7 @@ class Hanging(Loopback):
 
 
 def test_many_answers_that_never_arrive_whole_take_no_more_time_than_one(monkeypatch):
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
     grid, started = Hanging(40, range(100, 140, 2)), time.monotonic()
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)
     assert time.monotonic() - started < 8, "the time, then patience once; twenty times of it would be ten"
@@ -226,7 +226,7 @@ def test_many_answers_that_never_arrive_whole_take_no_more_time_than_one(monkeyp
 
 
 def test_a_link_that_is_cut_is_found_in_no_more_time_for_many_clients(monkeypatch):
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.3)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.3)
     monkeypatch.setattr("ccvr.flower.link.LIMIT", 0.3)
     grid, started = Hanging(60, (), cut=True), time.monotonic()
     with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 0\.3 seconds\)"):
@@ -237,7 +237,7 @@ def test_a_link_that_is_cut_is_found_in_no_more_time_for_many_clients(monkeypatc
 
 def test_a_superlink_that_fails_is_there(monkeypatch):
     """While an answer is on its way it is asked for its nodes, and anything that it says is a sign of life."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.3)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.3)
     grid = Hanging(3, [100])
     asked = iter([[100, 101, 102]])
 
@@ -277,7 +277,7 @@ def test_an_empty_answer_is_told_from_none():
 
 def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
     """Also where it takes longer than the others wait for it."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.1)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.1)
 
     class Slow(Loopback):
         def pull_messages(self, message_ids):
@@ -292,7 +292,7 @@ def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
 
 def test_answers_that_wait_behind_a_silent_client_are_read(monkeypatch):
     """In the order in which they were asked; reading takes longer than anybody has patience for all of them."""
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
 
     one_at_a_time = threading.Lock()
 
@@ -436,7 +436,7 @@ def test_a_superlink_that_is_gone_is_given_up(call, monkeypatch):
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     grid = Leaving(call)
     monkeypatch.setattr("ccvr.flower.link.LIMIT", 1.0)
-    monkeypatch.setattr("ccvr.flower.federation.PATIENCE", 0.5)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
     with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1(\.5)? seconds\)"):
         ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)
     grid.flowers._retry_invoker.max_time = 0.0

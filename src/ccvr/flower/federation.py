@@ -1,28 +1,21 @@
 """Questions to the clients that a grid reaches: answers as they come, a quorum, a time limit, names of the missing."""
 
-import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from ccvr.core.errors import CcvrError, FederationError, LinkFailed
-from ccvr.flower.link import Pull, Unsent, nodes_of, one_line, push, require_there
+from ccvr.flower import exchange
+from ccvr.flower.exchange import Exchange
+from ccvr.flower.link import nodes_of, one_line
 from ccvr.flower.messages import ERROR, SETTINGS
 
-INTERVAL = 0.2
-"""Seconds between two looks at what has come."""
-PATIENCE = 60.0
-"""Seconds without an answer after which nothing is waited for any more that is on its way when the time is over."""
-ARRIVING = 3
-"""Answers that arrive at the same time; after a third of PATIENCE one does not count any more, and others are read."""
-ASKED_BY = 0.75
-"""Part of the time in which all are asked, whoever does not answer."""
+NOBODY = "there is not one SuperNode that says it is this client"
 Answer = TypeVar("Answer")
 
 
@@ -68,22 +61,24 @@ class Federation:
         """Send each client its content and give what ``read`` makes of the answers, while the next few arrive.
 
         As they come, or one by one in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer
-        than the quorum is an error, after the last answer. ``at_once`` many are asked, then one for each that answers,
-        and never fewer than an even pace takes to ask all in time, whoever is silent or slow.
+        than the quorum is an error, after the last answer. ``at_once``: how many are asked, as long as time allows.
         """
-        question, missing, clock = question + self.about, dict[int, str](), _Clock()
-        self.missing.setdefault(question, {})
-        for client, answer in self._answers(message_type, contents, clock, in_order=in_order, at_once=at_once):
+        question, there = question + self.about, self._there(contents)
+        missing = {client: NOBODY for client in contents if client not in there}
+        asked = Exchange(self.grid, message_type, there, self.timeout, in_order=in_order, at_once=at_once)
+        known = self.missing.setdefault(question, {})  # who was missing when the same was asked before stays there
+        known |= missing
+        for client, answer in asked.answers():
             try:
                 if isinstance(answer, str):
                     missing[client] = answer
                 else:
                     _require_no_error(answer)
-                    with clock.standing():
+                    with asked.clock.standing():
                         yield read(client, answer)
             except CcvrError as error:
                 missing[client] = one_line(str(error))
-            self.missing[question] |= missing  # who was missing when the same was asked before stays there
+            known |= missing
         number, answered = len(contents) + self.absent, len(contents) - len(missing)
         needed = needed_of(number, self.quorum)
         if answered < needed:
@@ -92,108 +87,10 @@ class Federation:
                 f"Missing: {listed(missing, absent=self.absent)}. Bring them back and try again, or lower the quorum."
             )
 
-    def _answers(
-        self, message_type: str, contents: Mapping[int, RecordDict], clock: "_Clock", *, in_order: bool, at_once: int
-    ) -> Iterator[tuple[int, RecordDict | str]]:
-        """Each client with its content, or with the reason why there is none."""
-        todo, waiting = deque[tuple[int, int]](), dict[int, _Open]()
-        for client in contents:
-            if (node := self.nodes[client]) is None:
-                yield client, "there is not one SuperNode that says it is this client"
-            else:
-                todo.append((client, node))
-        number, is_over, end = len(todo), False, math.inf
-        while (todo and not is_over) or waiting:
-            spent, came = clock.seconds, False
-            due = at_once + int((number - at_once) * spent / (ASKED_BY * self.timeout)) - (number - len(todo))
-            places = 0 if is_over else max(at_once - len(waiting), due)
-            for client, node in [todo.popleft() for _ in range(min(places, len(todo)))]:
-                sent = self._push(node, message_type, contents[client])
-                if isinstance(sent, Unsent):
-                    yield client, sent.reason
-                else:
-                    waiting[client] = _Open(self.grid, sent)
-            arriving = sum(question.is_arriving for question in waiting.values())
-            for client in list(waiting)[: 1 if in_order and not is_over else None]:
-                question = waiting[client]
-                if question.pull is None and arriving >= (1 if in_order else ARRIVING):
-                    continue
-                answer = question.look(is_last=is_over)
-                if answer is None:
-                    arriving += question.is_new
-                    continue
-                del waiting[client]
-                yield client, f"no answer within {self.timeout:g} seconds" if answer == "" else answer
-                came = True
-            if is_over and came:
-                end = clock.seconds + PATIENCE
-            elif clock.seconds >= end:
-                break
-            if not came:
-                time.sleep(INTERVAL)
-            if not is_over and clock.seconds >= self.timeout:
-                is_over, end = True, clock.seconds + PATIENCE
-        if waiting:
-            require_there(self.grid)  # or nobody is to blame
-        for client in waiting:
-            yield client, "its answer was still on the way when the time was over"
-        for client, _ in todo:
-            yield client, f"not asked within {self.timeout:g} seconds; allow more time"
-
-    def _push(self, node: int, message_type: str, content: RecordDict) -> str | Unsent:
-        """Messages live longer than we wait: what is on its way when the time is over can still arrive."""
-        message = Message(content, node, message_type, ttl=2 * (self.timeout + PATIENCE))
-        return push(self.grid, message, self.timeout + PATIENCE)
-
-
-class _Open:
-    """A question that was sent, and the look at it that has not ended: its answer is on the way, or the link is cut."""
-
-    def __init__(self, grid: Grid, number: str) -> None:
-        self.pull: Pull | None = None
-        self.is_new = False
-        """Whether the look began just now."""
-        self._grid, self._number, self._trouble = grid, number, ""
-
-    @property
-    def is_arriving(self) -> bool:
-        """Whether others are not looked at for its sake."""
-        return self.pull is not None and self.pull.seconds < PATIENCE / 3
-
-    def look(self, *, is_last: bool) -> RecordDict | str | None:
-        """The answer, or why there is none, "" if nothing came by the last look; None as long as it may come."""
-        self.is_new = self.pull is None
-        pull = self.pull = self.pull or Pull(self._grid, self._number, is_last=is_last)
-        if not pull.ends_within(INTERVAL if self.is_new else 0.0):
-            if not self.is_arriving and pull.is_doubtful:
-                require_there(self._grid)
-                pull.is_doubtful = False
-            return None
-        self.pull, self.is_new = None, False
-        try:
-            answer = pull.answer()
-        except LinkFailed as error:  # it may have the answer still, or may have lost it
-            answer, self._trouble = None, str(error)
-        return self._trouble if answer is None and pull.is_last else answer
-
-
-class _Clock:
-    """Seconds of an exchange; it stands still while we compute: clients are not to blame for that."""
-
-    def __init__(self) -> None:
-        self._before, self._since = 0.0, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return self._before + time.monotonic() - self._since
-
-    @contextlib.contextmanager
-    def standing(self) -> Iterator[None]:
-        now = self.seconds
-        try:
-            yield
-        finally:
-            self._before, self._since = now, time.monotonic()
+    def _there(self, contents: Mapping[int, RecordDict]) -> dict[int, tuple[int, RecordDict]]:
+        """Those who have a node, each with it and its content."""
+        nodes = {client: self.nodes[client] for client in contents}
+        return {client: (node, contents[client]) for client, node in nodes.items() if node is not None}
 
 
 def _require_no_error(content: RecordDict) -> None:
@@ -229,10 +126,10 @@ def connected(grid: Grid, number: int, timeout: float, *, enough: int | None = N
         except LinkFailed as error:
             failed = error
         now = time.monotonic()
-        patience = min(patience, now + PATIENCE) if len(nodes) >= enough else math.inf
+        patience = min(patience, now + exchange.PATIENCE) if len(nodes) >= enough else math.inf
         if len(nodes) >= number or now >= min(deadline, patience):
             break
-        time.sleep(INTERVAL)
+        time.sleep(exchange.INTERVAL)
     if failed and len(nodes) < enough:
         raise failed
     if len(nodes) < enough:
