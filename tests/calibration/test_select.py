@@ -178,7 +178,8 @@ def test_nothing_held_out_is_refused(replies):
     with pytest.raises(CalibrationError) as refused:
         ccvr.select({"uncalibrated": 1, "ccvr": 2}, replies)
     assert str(refused.value) == (
-        "no client held out any samples, so nothing can be compared. Hold some out: in a run with data.validation."
+        "no client held out samples, or as many of a class as it tells of, so nothing can be compared. Hold more out: "
+        "in a run with data.validation."
     )
 
 

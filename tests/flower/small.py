@@ -35,9 +35,9 @@ def load(context: Context):
 
 
 def app_of(load=load, mods=None, **options) -> ClientApp:
-    """Mods here let clients misbehave; that they mask nothing is said for them, unless a test is about that."""
+    """Mods here let clients misbehave; that they protect nothing is said for them, unless a test is about that."""
     app = ClientApp(mods=mods)
-    ccvr.flower.register(app, load, **{"unmasked": bool(mods)} | options)
+    ccvr.flower.register(app, load, **{"unprotected": bool(mods)} | options)
     return app
 
 

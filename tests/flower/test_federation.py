@@ -19,7 +19,8 @@ from flwr.superlink.grid.http_grid import HttpGrid
 import ccvr
 import ccvr.flower
 from ccvr.core.errors import FederationError
-from ccvr.flower.federation import Federation
+from ccvr.flower.exchange import PATIENCE
+from ccvr.flower.federation import Federation, needed_of
 from ccvr.flower.launch import free_port
 from ccvr.flower.messages import pack
 from ccvr.flower.questions import state_bytes
@@ -314,6 +315,67 @@ def test_answers_that_wait_behind_a_silent_client_are_read(monkeypatch):
 @pytest.mark.parametrize("timeout", [1e-9, 0.01])
 def test_however_short_the_time_everybody_is_asked_once(timeout):
     assert ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", timeout=timeout).missing == {}
+
+
+def test_sending_takes_time_too(monkeypatch):
+    """A link that takes each message slowly does not make the exchange as long as it likes."""
+
+    class SlowToTake(Loopback):
+        def push_messages(self, messages):
+            time.sleep(0.2)
+            return super().push_messages(messages)
+
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
+    grid, begun = SlowToTake(app_of(), 60), time.monotonic()
+    found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=0.5, quorum=0.01)
+    assert time.monotonic() - begun < 8
+    assert 3 <= len(grid.sent) <= 6
+    assert len(found.missing) == 60 - len(grid.sent)
+    assert "not asked within 0.5 seconds" in found.missing[159]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_message_that_is_never_taken(is_there, monkeypatch):
+    """Where the SuperLink is gone, that is said soon; where it is there, the message's receiver is missing."""
+    for_ever = threading.Event()
+
+    class NeverTakes(Loopback):
+        asked = 0
+
+        def push_messages(self, messages):
+            for_ever.wait()
+
+        def get_node_ids(self):
+            self.asked += 1
+            if self.asked > 1 and not is_there:
+                for_ever.wait()
+            return super().get_node_ids()
+
+    monkeypatch.setattr("ccvr.flower.link.LOOK", 0.1)
+    monkeypatch.setattr("ccvr.flower.link.LIMIT", 0.3)
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
+    why = "0 of 1 clients .*could not be sent in 1.5 seconds" if is_there else "the SuperLink does not answer"
+    begun = time.monotonic()
+    try:
+        with pytest.raises(FederationError, match=why):
+            ccvr.flower.calibrate(NeverTakes(app_of(), 1), small_model(), EXAMPLE, "lda", timeout=1.0)
+    finally:
+        for_ever.set()
+    assert is_there or time.monotonic() - begun < 1.4
+
+
+def test_messages_outlive_the_wait():
+    """What is on its way when the time is over can still arrive."""
+    grid = grid_of(1)
+    ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=7.0)
+    assert grid.sent[0].metadata.ttl > 7.0 + PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("number", "quorum", "needed"), [(10, 0.7, 7), (10, 0.71, 8), (3, 0.5, 2), (3, 1e-6, 1), (3, 1.0, 3)]
+)
+def test_a_quorum_in_clients(number, quorum, needed):
+    assert needed_of(number, quorum) == needed
 
 
 def test_too_few_clients_are_connected():

@@ -10,13 +10,13 @@ from flwr.common.config import flatten_dict
 
 import ccvr
 from ccvr.calibration.spec import CalibrationSpec
-from ccvr.core.errors import CcvrError, FederationError, RunError, SpecError
+from ccvr.core.errors import FederationError, LinkFailed, RunError, RunInUse, SpecError
 from ccvr.experiment.events import ClientsMissing, Finished, HeadScored, RoundDone, Started
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import FlowerSpec, Spec, to_toml
 from ccvr.flower.launch import BUNDLE, MOST_WORDS, _address, _last_words, launch
-from ccvr.flower.lines import EVENTS, as_json, event_of, in_words
-from ccvr.flower.server_app import OWN, spec_of
+from ccvr.flower.lines import ERRORS, EVENTS, as_json, event_of, in_words
+from ccvr.flower.server_app import OWN, flag_of, spec_of
 
 pytestmark = pytest.mark.flower
 
@@ -78,13 +78,17 @@ def test_what_others_print_is_no_event(line):
     assert event_of(f"{line}\n", "") is None  # a run that has none
 
 
-@pytest.mark.parametrize("kind", CcvrError.__subclasses__(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*ERRORS.values()], ids=lambda kind: kind.__name__)
 def test_errors_arrive_as_they_left(kind):
     error = kind("the fact, the value. The remedy.")
     found = event_of(f"{TOKEN} {as_json(error)}\n", TOKEN)
     assert type(found) is kind
     assert str(found) == str(error)
     assert in_words(error, Path()) == f"{kind.__name__}: the fact, the value. The remedy."
+
+
+def test_errors_below_errors_are_known():
+    assert {FederationError, LinkFailed, RunError, RunInUse} <= set(ERRORS.values())
 
 
 def test_an_error_of_another_version_is_an_error():
@@ -99,6 +103,14 @@ def test_an_error_of_another_version_is_an_error():
 @pytest.mark.parametrize("spec", [Spec(seed=3), *PRESETS.values()], ids=lambda spec: spec.name)
 def test_a_spec_arrives_as_it_left(spec):
     assert spec_of({"spec": to_toml(spec), "training.rounds": ""}) == replace(spec, engine="flower")
+
+
+@pytest.mark.parametrize("value", ["false", "", 0, "true"])
+def test_a_text_is_no_flag(value):
+    """Every text is true, and a run would be replaced that was to stay."""
+    with pytest.raises(SpecError, match=f'overwrite is "{value}". Give true or false, without quotes'):
+        flag_of({"overwrite": value}, "overwrite")
+    assert flag_of({"overwrite": True}, "overwrite") is True
 
 
 def test_a_preset_with_changes():

@@ -3,6 +3,8 @@
 import gc
 import math
 import weakref
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ import ccvr.flower
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
 from ccvr.flower.messages import blob_of, pack
-from ccvr.flower.questions import COUNTS
+from ccvr.flower.questions import COUNTS, SCORES
 from ccvr.models import scoring
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.wire import FORMAT
@@ -200,8 +202,60 @@ def test_who_holds_nothing_out_says_nothing():
 
     found = ccvr.flower.calibrate(grid_of(2, without), small_model(), EXAMPLE, "lda", validate=True)
     assert found.missing == {}
-    with pytest.raises(CalibrationError, match="no client held out"):
-        ccvr.flower.calibrate(grid_of(1, without), small_model(), EXAMPLE, "lda", validate=True)
+
+
+def test_a_validation_that_comes_to_nothing_loses_nothing():
+    """The trained model stays, and the statistics are there for another try."""
+
+    def without(context):
+        return load(context)[:2]
+
+    def no_scores(message, context, call_next):
+        return fail(message) if message.metadata.message_type == f"query.{SCORES}" else call_next(message, context)
+
+    trained = small_model()
+    for grid, why in (
+        (grid_of(2, without), "no client held out samples"),
+        (grid_of(2, mods=[no_scores]), "0 of 2 clients answered the query for scores"),
+    ):
+        found = ccvr.flower.calibrate(grid, trained, EXAMPLE, "lda", validate=True)
+        assert found.model is trained
+        assert found.method == "uncalibrated"
+        assert why in found.undecided
+        assert f"the trained model stays, for the validation failed: {found.undecided}" in str(found)
+        assert int(found.statistics.count.sum()) == 160
+
+
+def test_few_held_out_samples_are_withheld():
+    """Whatever the server asks: how one sample scores would be told head by head."""
+
+    def few(context):
+        model, batches, ((x, y), *_) = load(context)
+        return model, batches, [(x[:17], y[:17])]  # five of class 0, four of the others
+
+    def counts(min_count):
+        grid = grid_of(1, few, min_count=min_count)
+        ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", min_count=0, validate=True)
+        answer = grid.app(grid.sent[-1], grid.contexts[100])
+        _, tensors = tensors_from_bytes(blob_of(answer.content, "counts"), format=COUNTS)
+        assert (tensors["correct/lda"] <= tensors["total/lda"]).all()
+        return tensors["total/lda"].tolist()
+
+    assert counts(4) == [5, 4, 4, 4]
+    assert counts(5) == [5, 0, 0, 0]
+    assert counts(6) == [0, 0, 0, 0]
+
+
+def test_how_many_were_asked_is_told():
+    assert str(ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda")).endswith(
+        "asked 2 clients; missing: nobody"
+    )
+
+
+def test_a_model_that_flower_has_no_arrays_for():
+    found = replace(ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda"), model=small_model().bfloat16())
+    with pytest.raises(FederationError, match=r"Flower has no arrays for this model .* Use its tensors: \.model\."):
+        _ = found.arrays
 
 
 def test_one_answer_is_in_memory_at_a_time():
@@ -289,15 +343,18 @@ def test_a_client_that_sends_nothing_of_its_samples_is_named(rows):
     assert int(found.statistics.withheld) == 2 * rows
 
 
-@pytest.mark.parametrize("part", [1, 2])
-def test_batches_that_are_no_pairs_are_told(part):
-    def dicts(context):
+def test_batches_that_are_no_pairs_are_told():
+    def dicts(part, context):
         loaded = list(load(context))
         loaded[part] = [{"image": x, "label": y} for x, y in loaded[part]]
         return loaded
 
+    def asked(part):
+        return ccvr.flower.calibrate(grid_of(2, partial(dicts, part)), small_model(), EXAMPLE, "lda", validate=True)
+
     with pytest.raises(FederationError, match=r"a batch is no pair of tensors \(inputs, labels\)"):
-        ccvr.flower.calibrate(grid_of(2, dicts), small_model(), EXAMPLE, "lda", validate=True)
+        asked(1)
+    assert "a batch is no pair of tensors (inputs, labels)" in asked(2).undecided
 
 
 def test_labels_of_any_whole_type():

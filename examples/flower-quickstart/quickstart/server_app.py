@@ -24,7 +24,8 @@ def main(grid: Grid, context: Context) -> None:
     torch.save(model.state_dict(), folder / "final_model.pt")
     print(f"trained: {test(model, load_server_data()):.1%} of the server's test images")
 
-    found = ccvr.flower.calibrate(grid, model, torch.zeros(1, 1, 8, 8), validate=True)  # calibration
+    example, number = torch.zeros(1, 1, 8, 8), context.run_config["num-clients"]  # calibration
+    found = ccvr.flower.calibrate(grid, model, example, num_clients=number, validate=True)  # calibration
     print(found)  # calibration: the method, who is missing, what the validation said
     torch.save(found.model.state_dict(), folder / "calibrated_model.pt")  # calibration
     print(f"calibrated: {test(found.model, load_server_data()):.1%}")  # calibration

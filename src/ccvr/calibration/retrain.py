@@ -107,4 +107,7 @@ def _require_learned(head: Head, t: Tensor, y: Tensor, silence: Tensor, options:
     with torch.no_grad():
         after = functional.cross_entropy(head.score(t) + silence, y)
     if not after < DIVERGED:
-        raise CalibrationError(f"re-training diverged: the loss is {after:.3g}. Lower calibration.lr ({options.lr:g}).")
+        raise CalibrationError(
+            f"re-training diverged: the loss is {after:.3g}, with features as large as {t.abs().max():.3g}. Lower the "
+            f"option lr ({options.lr:g}), or look for statistics that no honest client sends."
+        )

@@ -54,7 +54,8 @@ def select(
             sums[name] = sums[name] + reply if name in sums else reply
     if not sums or not int(sums[original].total.sum()):
         raise CalibrationError(
-            "no client held out any samples, so nothing can be compared. Hold some out: in a run with data.validation."
+            "no client held out samples, or as many of a class as it tells of, so nothing can be compared. "
+            "Hold more out: in a run with data.validation."
         )
     recall, error = {}, {}
     for name, total in sums.items():

@@ -8,26 +8,26 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.flower.masks import mask_of
 from ccvr.flower.messages import ERROR, pack
+from ccvr.flower.protection import protection_of
 from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
 from ccvr.statistics.collect import Batches
 
 Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches, Batches]]
 
 
-def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool = False) -> None:
+def register(app: ClientApp, load: Load, *, min_count: int = 8, unprotected: bool = False) -> None:
     """Let ``app`` answer ``ccvr.flower.calibrate``.
 
     ``load(context)`` gives this client's model, whatever its weights, batches (inputs, labels [B]) of its training data
     and, for a validation, batches that entered neither training nor statistics. Classes of fewer than ``min_count``
-    samples are withheld, whatever the server asks for. ``unmasked`` lets answers go out although secure aggregation is
-    configured, which does not cover them.
+    samples are withheld, of either, whatever the server asks for. ``unprotected`` lets answers go out although the app
+    has mods that may protect its training, say by secure aggregation, and do not cover them.
     """
 
     def loaded(context: Context) -> tuple[nn.Module, Batches, Batches]:
-        if not unmasked:
-            _require_unprotected(app, context)
+        if not unprotected:
+            _require_no_protection(app, context)
         found = load(context)
         if not isinstance(found, tuple | list) or len(found) not in (2, 3):
             raise FederationError(
@@ -47,7 +47,7 @@ def register(app: ClientApp, load: Load, *, min_count: int = 8, unmasked: bool =
     @answering
     def scores(message: Message, context: Context) -> RecordDict:
         model, _, held_out = loaded(context)
-        return answer_scores(model, held_out, message.content)
+        return answer_scores(model, held_out, message.content, min_count=min_count)
 
 
 def _described(found: object) -> str:
@@ -68,10 +68,10 @@ def answering(answer: Callable[[Message, Context], RecordDict]) -> Callable[[Mes
     return handler
 
 
-def _require_unprotected(app: ClientApp, context: Context) -> None:
+def _require_no_protection(app: ClientApp, context: Context) -> None:
     """Refuse to send what looks protected and is not."""
-    if (mask := mask_of(app, context)) is not None:
+    if (mod := protection_of(app, context)) is not None:
         raise FederationError(
-            f"this client {mask}, which does not cover queries: its answer would travel unmasked. If it may, say so in "
-            "its app: register(…, unmasked=True)."
+            f"this client has the mod {mod}, which may protect its training and covers no queries: its answer would "
+            "travel unprotected. If it may, say so in its app: register(…, unprotected=True)."
         )

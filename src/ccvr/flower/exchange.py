@@ -89,7 +89,10 @@ class Exchange:
         number, at_once = len(self._clients), self._at_once
         due = at_once + int((number - at_once) * self.clock.seconds / (ASKED_BY * self._timeout))
         places = max(at_once - len(self._open), due - (number - len(self._todo)))
-        for client in [self._todo.popleft() for _ in range(min(places, len(self._todo)))]:
+        for _ in range(min(places, len(self._todo))):
+            if self.clock.seconds >= self._timeout + PATIENCE:  # sending takes time, too
+                break
+            client = self._todo.popleft()
             node, content = self._clients[client]
             # Messages live longer than we wait: what is on its way when the time is over can still arrive.
             message = Message(content, node, self._message_type, ttl=2 * (self._timeout + PATIENCE))

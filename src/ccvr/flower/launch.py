@@ -115,6 +115,7 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
     parent = None if len(tempfile.gettempdir()) <= MOST_LETTERS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
         environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
+        environment.pop("RAY_ADDRESS", None)  # of a Ray that is not ours
         port = free_port()
         settings = {"superlink": {"ccvr": {"address": f"127.0.0.1:{port}", "insecure": True}}}
         Path(home, "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
@@ -154,6 +155,7 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
         stderr=subprocess.STDOUT,
         text=True,
         encoding="utf-8",
+        errors="replace",
         start_new_session=True,  # Ctrl-C is ours to deal with
     )
     assert process.stdout is not None

@@ -1,6 +1,7 @@
 """Events of a run as lines of Flower's log: as JSON for `ccvr run`, which shows them as its own, or in words."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
@@ -12,6 +13,15 @@ from ccvr.flower.federation import listed
 MARK = "ccvr: "
 """Begins our lines among Flower's, those for people; whoever prints may print the same."""
 EVENTS: dict[str, type[Event]] = {each.__name__: each for each in get_args(Event)}
+
+
+def _below(kind: type[CcvrError]) -> Iterator[type[CcvrError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _below(child)
+
+
+ERRORS = {kind.__name__: kind for kind in _below(CcvrError)}
 
 
 def as_json(what: Event | CcvrError) -> str:
@@ -31,8 +41,7 @@ def event_of(line: str, token: str) -> Event | CcvrError | None:
     try:
         fields, _ = json.JSONDecoder().raw_decode(text)
         if "error" in fields:
-            kinds = {kind.__name__: kind for kind in CcvrError.__subclasses__()}
-            return kinds.get(fields["error"], FederationError)(fields["text"])
+            return ERRORS.get(fields["error"], FederationError)(fields["text"])
         return EVENTS[fields.pop("event")](**fields)
     except (ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -21,6 +21,8 @@ STEP = 0.2
 """Seconds that a signal may have to wait."""
 LIMIT = 60.0
 """Seconds in which a SuperLink that is there says who is connected."""
+LOOK = 20.0
+"""Seconds after which a message that is not sent is a reason to ask whether the SuperLink is there."""
 MOST_LETTERS = 300
 """Of what somebody else wrote."""
 FLOWERS_WORDS = {
@@ -95,12 +97,17 @@ class Unsent:
 
 
 def push(grid: Grid, message: Message, seconds: float) -> str | Unsent:
-    """The number of a message that was sent.
+    """The number of a message that was sent; while that takes long, the SuperLink must be there.
 
     One message at a time: Flower leaves out those that it cannot send, and does not say which.
     """
+    call, deadline = Call(lambda: list(grid.push_messages([message]))), time.monotonic() + seconds
     try:
-        number = next(iter(within(seconds, lambda: list(grid.push_messages([message])))), None)
+        while not call.ends_within(min(LOOK, deadline - time.monotonic())):
+            require_there(grid)
+            if time.monotonic() >= deadline:
+                return Unsent(f"the message could not be sent in {seconds:g} seconds")
+        number = next(iter(call.result()), None)
     except LinkFailed as error:
         return Unsent(str(error))
     except FederationError:

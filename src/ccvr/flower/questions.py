@@ -174,8 +174,8 @@ def ask_scores(
     return federation.ask("the query for scores", f"query.{SCORES}", contents, read)
 
 
-def answer_scores(model: nn.Module, batches: Batches, content: RecordDict) -> RecordDict:
-    """A client's counts on its held-out part, zeros where it has none."""
+def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0) -> RecordDict:
+    """A client's counts on its held-out part, zeros where it has none or fewer than ``min_count`` of a class."""
     load_state(model, blob_of(content, "state"))
     path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
     names = [name for name in blob_names(content) if name.startswith("head/")]
@@ -187,8 +187,10 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict) -> Re
                 for label, head in heads.items():
                     if head.taps == taps:
                         counts[label] += count(head(z.to(head.weight.dtype)).detach(), y)
-    tensors: Tensors = {f"correct/{label}": each.correct for label, each in counts.items()}
-    tensors |= {f"total/{label}": each.total for label, each in counts.items()}
+    tensors: Tensors = {}
+    for label, each in counts.items():
+        kept = each.total >= min_count
+        tensors |= {f"correct/{label}": each.correct * kept, f"total/{label}": each.total * kept}
     return pack({"counts": tensors_to_bytes(tensors, format=COUNTS)})
 
 

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
-from ccvr.core.errors import CcvrError
+from ccvr.core.errors import CcvrError, SpecError
 from ccvr.core.fields import build, plain
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
@@ -47,15 +47,22 @@ def main(grid: Grid, context: Context) -> None:
         sys.stdout.flush()
 
     try:
-        if config["resume"]:
+        if flag_of(config, "resume"):
             events = resume(RunFolder.open(path), engine=engine)
         else:
-            events = start(spec_of(config), path, overwrite=bool(config["overwrite"]), engine=engine)
+            events = start(spec_of(config), path, overwrite=flag_of(config, "overwrite"), engine=engine)
         for event in events:
             say(event)
     except CcvrError as error:
         say(error)
         raise
+
+
+def flag_of(config: Mapping[str, Any], name: str) -> bool:
+    """Flower takes a text for it, and every text is true."""
+    if type(config[name]) is not bool:
+        raise SpecError(f'{name} is "{config[name]}". Give true or false, without quotes.')
+    return bool(config[name])
 
 
 def spec_of(config: Mapping[str, Any]) -> Spec:

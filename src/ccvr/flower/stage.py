@@ -13,7 +13,7 @@ from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.select import Selection, select
 from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.errors import CalibrationError, SpecError, StatisticsError
+from ccvr.core.errors import CalibrationError, FederationError, SpecError, StatisticsError
 from ccvr.core.seeds import derive_seed
 from ccvr.experiment.spec import MOST_SECONDS
 from ccvr.flower.federation import Federation, connected, listed, needed_of
@@ -33,9 +33,11 @@ class Calibrated:
     """What came out of the stage."""
 
     model: nn.Module
-    """The calibrated model; the trained one where a validation chose to keep it."""
+    """The calibrated model; the trained one where a validation chose to keep it, or came to nothing."""
     method: str
     statistics: ClassStatistics
+    asked: int
+    """How many clients were connected, and asked."""
     missing: dict[int, str]
     """Who did not answer, by Flower's node id: to which question, and why."""
     without_samples: tuple[int, ...]
@@ -44,19 +46,27 @@ class Calibrated:
     """How many of ``num_clients`` were not connected; who they are, nobody knows."""
     selection: Selection[Head] | None = None
     """What the validation found, where there was one."""
+    undecided: str = ""
+    """Why a validation came to nothing; what it was to judge can be made again: ``ccvr.calibrate(…, statistics)``."""
 
     @property
     def arrays(self) -> ArrayRecord:
         """The model's tensors, as Flower's strategies take them."""
-        return ArrayRecord(self.model.state_dict())
+        try:
+            return ArrayRecord(self.model.state_dict())
+        except TypeError as error:
+            raise FederationError(f"Flower has no arrays for this model ({error}). Use its tensors: .model.") from error
 
     def __str__(self) -> str:
         lines = [f"{self.method} from {self.statistics}"]
         if self.selection is not None:
             lines.append(str(self.selection))
+        if self.undecided:
+            lines.append(f"the trained model stays, for the validation failed: {self.undecided}")
         if self.without_samples:
             lines.append(f"without samples: {', '.join(map(str, self.without_samples))}")
-        return "\n".join([*lines, f"missing: {listed(self.missing, most=20, absent=self.absent)}"])
+        missing = listed(self.missing, most=20, absent=self.absent)
+        return "\n".join([*lines, f"asked {self.asked} clients; missing: {missing}"])
 
 
 def calibrate(
@@ -83,7 +93,7 @@ def calibrate(
     the last. Who claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited for, as long
     as the ``quorum``, a part of them, is not there; then all that are connected are asked. The quorum, of
     ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
-    With ``validate`` the clients' held-out parts decide whether the new head stays.
+    With ``validate`` the clients' held-out parts decide whether the new head stays; if they cannot, the old one does.
     """
     _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count, min_count=min_count)
     kind = kind or ("" if method else "full")
@@ -105,16 +115,18 @@ def calibrate(
     rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
     fitted = row.fit(trained, statistics, chosen.options, rng=rng)
     note_absent(statistics)
-    selection = stage.choose({UNCALIBRATED: trained, chosen.label: fitted}) if validate else None
-    keeps = selection is not None and selection.name == UNCALIBRATED
+    selection, undecided = stage.choose({UNCALIBRATED: trained, chosen.label: fitted}) if validate else (None, "")
+    keeps = bool(undecided) or (selection is not None and selection.name == UNCALIBRATED)
     return Calibrated(
         model if keeps else stage.under(fitted),
         UNCALIBRATED if keeps else chosen.method,
         statistics,
+        len(nodes),
         federation.reasons(),
         tuple(sorted(federation.without_samples)),
         absent,
         selection,
+        undecided,
     )
 
 
@@ -159,9 +171,13 @@ class _Stage:
             raise StatisticsError(f"the example does not serve: {error} Or give inputs like the clients'.") from error
         return merge(ask_statistics(self.federation, self.state, request, like, self.owned))
 
-    def choose(self, heads: dict[str, Head]) -> Selection[Head]:
+    def choose(self, heads: dict[str, Head]) -> tuple[Selection[Head] | None, str]:
+        """The selection, or why there is none: that is no reason to lose the statistics."""
         counts = ask_scores(self.federation, self.state, self.path, heads, self.num_classes, self.owned)
-        return select(heads, counts)
+        try:
+            return select(heads, counts), ""
+        except (CalibrationError, FederationError) as error:
+            return None, str(error)
 
     def under(self, head: Head) -> nn.Module:
         weight = next(self.model.get_submodule(self.path).parameters())

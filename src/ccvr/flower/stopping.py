@@ -74,7 +74,8 @@ def end_all(variable: str) -> None:
     while found and time.monotonic() < deadline:
         time.sleep(0.1)
         found = still_there(found) | processes_with(variable)
-    while found:
+    deadline = time.monotonic() + GRACE
+    while found and time.monotonic() < deadline:  # what the kernel does not let go of is not waited for
         _send(signal.SIGKILL, found)
         time.sleep(0.1)
         found = still_there(found) | processes_with(variable)
@@ -122,5 +123,5 @@ def _read(number: int, name: str) -> bytes:
 
 def _send(number: signal.Signals, processes: set[Process]) -> None:
     for each in processes:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(each.number, number)
