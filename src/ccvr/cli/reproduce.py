@@ -186,7 +186,7 @@ def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
             case JobElsewhere():
                 progress.say(f"{step.job.name}: another process is at it, and it is left to that.")
             case OutOfTime():
-                progress.say(f"The budget is spent; {step.left} cells are left. The same command goes on.")
+                progress.say(f"The budget is spent; cells left: {step.left}. The same command goes on.")
             case Analyzed():
                 progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
             case LeftOut():

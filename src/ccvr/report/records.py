@@ -103,7 +103,8 @@ def read_record(path: Path) -> RunFiles:
             analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
         )
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is no record of a run ({error}). Record the run again, or update ccvr.") from error
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise RunError(f"{path} is no record of a run ({why}). Record the run again, or update ccvr.") from error
     return run
 
 

@@ -86,17 +86,22 @@ def together(draw: Callable[[Sequence[RunFiles]], list[Panel]]) -> DrawFigure:
     return plates
 
 
-def _only(run: RunFiles, analysis: str) -> RunFiles:
-    """The run with this analysis of itself, and none of what it was compared with."""
-    return replace(run, analyses={name: found for name, found in run.analyses.items() if name == analysis})
+def _own_likeness(run: RunFiles) -> RunFiles:
+    """The run with its own CKA alone, of layers with short names where these tell them apart."""
+    if likeness.OWN not in run.analyses:
+        return replace(run, analyses={})
+    arrays, about = run.analyses[likeness.OWN]
+    short = [layer(path) for path in about["layers"]]
+    layers = short if len(set(short)) == len(short) else about["layers"]
+    return replace(run, analyses={likeness.OWN: (arrays, {**about, "layers": layers})})
 
 
 def pairs(run: RunFiles) -> list[Panel]:
-    return [replace(panel, name=layer(panel.name)) for panel in likeness.pairs([_only(run, likeness.OWN)])]
+    return likeness.pairs([_own_likeness(run)])
 
 
 def means(runs: Sequence[RunFiles]) -> list[Panel]:
-    return likeness.means([_only(run, likeness.OWN) for run in runs])
+    return likeness.means([_own_likeness(run) for run in runs])
 
 
 def layer(path: str) -> str:
