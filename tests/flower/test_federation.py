@@ -334,6 +334,30 @@ def test_sending_takes_time_too(monkeypatch):
     assert "not asked within 0.5 seconds" in found.missing[159]
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("number", [6, 9])
+def test_answers_that_are_there_are_read_however_long_sending_took(number, in_order, monkeypatch):
+    """Sending alone takes the time, and for nine all patience as well; each answer is longer on its way than a look."""
+
+    class Slow(Loopback):
+        def push_messages(self, messages):
+            time.sleep(0.3)
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            time.sleep(0.4)
+            return super().pull_messages(message_ids)
+
+    monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 1.0)
+    grid = Slow(app_of(), number, silent=[100])
+    federation = Federation(grid, {k: 100 + k for k in range(number)}, 0.01, 1.0)
+    content = pack({"state": state_bytes(small_model().state_dict())}, head="4", num_classes=4)
+    contents = dict.fromkeys(range(number), content)
+    read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=in_order))
+    assert len(grid.sent) >= 4
+    assert sorted(read) == list(range(1, len(grid.sent)))
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_message_that_is_never_taken(is_there, monkeypatch):
     """Where the SuperLink is gone, that is said soon; where it is there, the message's receiver is missing."""
@@ -354,7 +378,7 @@ def test_a_message_that_is_never_taken(is_there, monkeypatch):
     monkeypatch.setattr("ccvr.flower.link.LOOK", 0.1)
     monkeypatch.setattr("ccvr.flower.link.LIMIT", 0.3)
     monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
-    why = "0 of 1 clients .*could not be sent in 1.5 seconds" if is_there else "the SuperLink does not answer"
+    why = "0 of 1 clients .*could not be sent in time" if is_there else "the SuperLink does not answer"
     begun = time.monotonic()
     try:
         with pytest.raises(FederationError, match=why):
@@ -499,7 +523,7 @@ def test_a_superlink_that_is_gone_is_given_up(call, monkeypatch):
     grid = Leaving(call)
     monkeypatch.setattr("ccvr.flower.link.LIMIT", 1.0)
     monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
-    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1(\.5)? seconds\)"):
+    with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1 seconds\)"):
         ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)
     grid.flowers._retry_invoker.max_time = 0.0
 

@@ -72,6 +72,6 @@ def _require_no_protection(app: ClientApp, context: Context) -> None:
     """Refuse to send what looks protected and is not."""
     if (mod := protection_of(app, context)) is not None:
         raise FederationError(
-            f"this client has the mod {mod}, which may protect its training and covers no queries: its answer would "
-            "travel unprotected. If it may, say so in its app: register(…, unprotected=True)."
+            f"this client has the mod {mod}, which may protect its training and need not cover queries: its answer "
+            "could travel unprotected. If it may, say so in its app: register(…, unprotected=True)."
         )

@@ -72,11 +72,12 @@ class Exchange:
             yield from self._look(is_last=is_over)
             if len(self._open) < before:
                 last = clock.seconds
-            elif clock.seconds >= max(last, self._timeout) + PATIENCE:
+            elif is_over and clock.seconds >= last + PATIENCE:
                 break
             else:
                 time.sleep(INTERVAL)
-            is_over = clock.seconds >= self._timeout  # not before everybody had a chance, however short the time
+            if not is_over and clock.seconds >= self._timeout:  # not before everybody had a chance
+                is_over, last = True, clock.seconds
         if self._open:
             require_there(self._grid)  # or nobody is to blame
         for client in self._open:
@@ -90,13 +91,13 @@ class Exchange:
         due = at_once + int((number - at_once) * self.clock.seconds / (ASKED_BY * self._timeout))
         places = max(at_once - len(self._open), due - (number - len(self._todo)))
         for _ in range(min(places, len(self._todo))):
-            if self.clock.seconds >= self._timeout + PATIENCE:  # sending takes time, too
+            if (left := self._timeout + PATIENCE - self.clock.seconds) <= 0:  # sending takes time, too
                 break
             client = self._todo.popleft()
             node, content = self._clients[client]
             # Messages live longer than we wait: what is on its way when the time is over can still arrive.
             message = Message(content, node, self._message_type, ttl=2 * (self._timeout + PATIENCE))
-            sent = push(self._grid, message, self._timeout + PATIENCE)
+            sent = push(self._grid, message, left)
             if isinstance(sent, Unsent):
                 yield client, sent.reason
             else:

@@ -106,7 +106,7 @@ def push(grid: Grid, message: Message, seconds: float) -> str | Unsent:
         while not call.ends_within(min(LOOK, deadline - time.monotonic())):
             require_there(grid)
             if time.monotonic() >= deadline:
-                return Unsent(f"the message could not be sent in {seconds:g} seconds")
+                return Unsent("the message could not be sent in time")
         number = next(iter(call.result()), None)
     except LinkFailed as error:
         return Unsent(str(error))

@@ -19,7 +19,7 @@ def protection_of(app: ClientApp, context: Context) -> str | None:
     """The name of a mod that may protect this client's training; None where there is none.
 
     Any mod but the harmless may, for what a mod wraps cannot be seen: who knows better can say so. Keys in the client's
-    state tell of a training that was masked, however that was done.
+    state tell of a training that was masked in this run of Flower's, however that was done.
     """
     for mod in (*app._mods, *_of_functions(app)):
         if not any(mod is harmless for harmless in HARMLESS):

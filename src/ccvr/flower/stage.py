@@ -36,8 +36,8 @@ class Calibrated:
     """The calibrated model; the trained one where a validation chose to keep it, or came to nothing."""
     method: str
     statistics: ClassStatistics
-    asked: int
-    """How many clients were connected, and asked."""
+    connected: int
+    """How many clients there were to ask."""
     missing: dict[int, str]
     """Who did not answer, by Flower's node id: to which question, and why."""
     without_samples: tuple[int, ...]
@@ -62,11 +62,11 @@ class Calibrated:
         if self.selection is not None:
             lines.append(str(self.selection))
         if self.undecided:
-            lines.append(f"the trained model stays, for the validation failed: {self.undecided}")
+            lines.append(f"the trained model stays, for {self.undecided}")
         if self.without_samples:
             lines.append(f"without samples: {', '.join(map(str, self.without_samples))}")
         missing = listed(self.missing, most=20, absent=self.absent)
-        return "\n".join([*lines, f"asked {self.asked} clients; missing: {missing}"])
+        return "\n".join([*lines, f"{self.connected} clients; missing: {missing}"])
 
 
 def calibrate(
@@ -177,7 +177,8 @@ class _Stage:
         try:
             return select(heads, counts), ""
         except (CalibrationError, FederationError) as error:
-            return None, str(error)
+            tried = ", ".join(name for name in heads if name != UNCALIBRATED)
+            return None, f"{tried} was not judged: {error}"
 
     def under(self, head: Head) -> nn.Module:
         weight = next(self.model.get_submodule(self.path).parameters())

@@ -56,7 +56,8 @@ def end(process: subprocess.Popen[Any]) -> None:
         process.wait(GRACE)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # what the kernel does not let go of is not waited for
+            process.wait(GRACE)
 
 
 def can_end_all() -> bool:

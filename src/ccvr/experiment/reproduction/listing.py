@@ -20,8 +20,8 @@ def listing(items: Sequence[Item], jobs: Sequence[Job], records: Trainings, rate
         values.append({"id": item.id, "what": what, "cells": len(own), **_cost(own, records, rates)})
     values.append({"id": "all", "what": "each cell once", "cells": len(jobs), **_cost(jobs, records, rates)})
     caption = (
-        f"Tables and figures at scale {scale}; hours of training on this machine, if it does nothing else, by a few timed steps. "
-        "Recorded: numbers are in --results; without data: cells whose data set is not here"
+        f"Tables and figures at scale {scale}; hours of training on this machine, if it does nothing else, by a few "
+        "timed steps. Recorded: numbers are in --results; without data: cells whose data set is not here"
     )
     return _sheet("list", caption, ("id", "what", "cells", *COSTS), values, ("id", "what"))
 
