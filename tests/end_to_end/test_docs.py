@@ -133,3 +133,10 @@ def test_the_page_of_the_paper_says_what_the_records_say():
     page = PAGE.read_text()
     assert refreshed(page) == page, "run: python bench/reproduction.py"
     assert len(BLOCK.findall(page)) >= 6
+
+
+def test_nothing_is_left_to_be_filled_in():
+    """Comments are the bounds of blocks that are kept up to date, and nothing else."""
+    for page in PAGES:
+        comments = re.findall(r"<!-- (.+?) -->", page.read_text(), re.DOTALL)
+        assert [each for each in comments if each != "end" and not each.startswith("ccvr reproduce ")] == [], page.name
