@@ -329,8 +329,8 @@ def test_sending_takes_time_too(monkeypatch):
     grid, begun = SlowToTake(app_of(), 60), time.monotonic()
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=0.5, quorum=0.01)
     assert time.monotonic() - begun < 8
-    assert 3 <= len(grid.sent) <= 6
-    assert len(found.missing) == 60 - len(grid.sent)
+    assert len(grid.sent) <= 6
+    assert 53 <= len(found.missing) < 60
     assert "not asked within 0.5 seconds" in found.missing[159]
 
 
@@ -354,8 +354,10 @@ def test_answers_that_are_there_are_read_however_long_sending_took(number, in_or
     content = pack({"state": state_bytes(small_model().state_dict())}, head="4", num_classes=4)
     contents = dict.fromkeys(range(number), content)
     read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=in_order))
-    assert len(grid.sent) >= 4
-    assert sorted(read) == list(range(1, len(grid.sent)))
+    lost = {client: reason for client, reason in federation.missing["it"].items() if client}
+    assert len(read) >= 3
+    assert {*read, *lost} == {*range(1, number)}
+    assert all("not asked within" in reason or "could not be sent" in reason for reason in lost.values())
 
 
 @pytest.mark.parametrize("is_there", [False, True])
