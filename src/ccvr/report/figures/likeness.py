@@ -86,6 +86,6 @@ def pairs(runs: Sequence[RunFiles]) -> list[Panel]:
             figure = cells(cka[place], axis, axis, "CKA", low=low, high=1, digits=3)
             mean, clients = about["mean"][place], len(about["clients"])
             whose = f"{name}: " if len(kept) > 1 else ""
-            alt = f"{whose}CKA of {clients} clients in the layer {layers[place]}: mean {mean:.3f}."
+            alt = f"{whose}CKA of {clients} clients in {layers[place]}: mean {mean:.3f}."
             panels.append(Panel(figure, alt, f"{name} · {layers[place]}" if len(kept) > 1 else layers[place]))
     return panels
