@@ -113,6 +113,9 @@ def test_unevenness_of_the_last_round(make_shown):
     assert told("figure3", [uneven, even], place=1) == (
         "Ours shows it: FedAvg, quick scale (deviation over mean 0.500, iid 0.000)."
     )
+    little = with_norms(make_shown(), [[1.0, 1.0]] * 2, [[1.0, 3.1]] * 2, counts=counts)
+    iid = with_norms(make_shown(kind="iid"), [[1.0, 1.0]] * 2, [[1.0, 3.0]] * 2, counts=counts)
+    assert "Ours does not show it" in told("figure3", [little, iid], place=1)
 
 
 @pytest.mark.parametrize(("after", "verdict"), [([2.0, 2.0], "Ours shows it"), ([1.0, 9.0], "Ours does not show it")])

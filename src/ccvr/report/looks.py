@@ -93,7 +93,7 @@ def more_uneven(run: RunFiles, peer: RunFiles) -> Found:
     if not own or not other:
         return None
     ours, theirs = _unevenness(np.array(own)), _unevenness(np.array(other))
-    return f"deviation over mean {ours:.3f}, iid {theirs:.3f}", ours > theirs
+    return f"deviation over mean {ours:.3f}, iid {theirs:.3f}", ours > 1.1 * theirs
 
 
 def norms_get_even(run: RunFiles) -> Found:
