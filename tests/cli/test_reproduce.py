@@ -214,14 +214,14 @@ def test_interrupted_in_the_middle_the_same_command_goes_on(tmp_path: Path) -> N
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import pytest; from tests.experiment.reproduction import digits; from ccvr.cli.main import main\n"
         "from ccvr.experiment.reproduction.cells import Scale\n"
-        "patch = pytest.MonkeyPatch(); digits.TINY = Scale(40, 1); digits.install(patch); main()"
+        "patch = pytest.MonkeyPatch(); digits.TINY = Scale(20, 1); digits.install(patch); main()"
     )
     argv = [sys.executable, "-c", script, "reproduce", "table9", "--scale", "quick", "--cells", "*avg"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
     process = subprocess.Popen(argv, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
-        if line.startswith("round 2/40"):
+        if line.startswith("round 2/20"):
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate(timeout=60)
@@ -230,9 +230,9 @@ def test_interrupted_in_the_middle_the_same_command_goes_on(tmp_path: Path) -> N
     assert err.endswith("stopped. The same command goes on where it was.\n")
     folder = RunFolder(tmp_path / "reproduction" / "quick" / "digits-fedavg-s0")
     done = len(folder.read_rounds())
-    assert 2 <= done < 40
+    assert 2 <= done < 20
     again = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=True)
-    assert f"resuming after round {done} of 40" in again.stderr
+    assert f"resuming after round {done} of 20" in again.stderr
     assert folder.results.is_file()
 
 
