@@ -6,6 +6,7 @@ import re
 import flwr.client.mod
 import flwr.clientapp.mod
 import pytest
+import ray.cloudpickle as cloudpickle
 from flwr.app import ConfigRecord, Message
 from flwr.client.mod import arrays_size_mod, message_size_mod, secaggplus_mod
 from flwr.client.mod.secure_aggregation.secaggplus_mod import SecAggPlusState
@@ -81,6 +82,14 @@ def test_statistics_must_not_look_protected(name, mod, where):
     """Flower's protection covers training alone; a client that has some refuses, and the server reads why."""
     with pytest.raises(FederationError, match=refusal(name)):
         ccvr.flower.calibrate(Loopback(app_with(mod, where), 2), small_model(), EXAMPLE, "lda")
+
+
+@pytest.mark.parametrize("where", ["app", "train"])
+def test_protection_is_seen_in_the_processes_of_a_simulation(where):
+    """They have a copy of the app, which came through Ray's pickle."""
+    app = cloudpickle.loads(cloudpickle.dumps(app_with(secaggplus_mod, where)))
+    with pytest.raises(FederationError, match=refusal("secaggplus_mod")):
+        ccvr.flower.calibrate(Loopback(app, 2), small_model(), EXAMPLE, "lda")
 
 
 @pytest.mark.parametrize("name", NEWER)

@@ -419,8 +419,22 @@ def test_a_hostile_answer_changes_nothing_for_the_others(name):
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
 
 
-@pytest.mark.parametrize("blob", [b"no counts", overflowing(COUNTS, "total/lda")])
-def test_hostile_counts_are_left_out(blob):
+def counts_of(num_classes, *heads):
+    """Zeros, as an honest client writes them that has nothing to score on."""
+    zeros, kinds = torch.zeros(num_classes, dtype=torch.int64), ("correct", "total")
+    return tensors_to_bytes({f"{kind}/{head}": zeros for kind in kinds for head in heads}, format=COUNTS)
+
+
+@pytest.mark.parametrize(
+    ("blob", "reason"),
+    [
+        (b"no counts", "these bytes are no counts"),
+        (overflowing(COUNTS, "total/lda"), "these bytes are no counts"),
+        (counts_of(3, "uncalibrated", "lda"), "counts of lda, uncalibrated, which is not what was asked for"),
+        (counts_of(4, "uncalibrated", "lda", "mine"), "counts of lda, mine, uncalibrated, which is not what was asked"),
+    ],
+)
+def test_hostile_counts_are_left_out(blob, reason):
     def lying(message, context, call_next):
         reply = call_next(message, context)
         if context.node_id == 100 and message.metadata.message_type == "query.ccvr_scores":
@@ -429,7 +443,7 @@ def test_hostile_counts_are_left_out(blob):
 
     found = ccvr.flower.calibrate(grid_of(3, mods=[lying]), small_model(), EXAMPLE, "lda", validate=True)
     assert list(found.missing) == [100]
-    assert found.missing[100].startswith("the query for scores: these bytes are no counts")
+    assert found.missing[100].startswith(f"the query for scores: {reason}")
     assert found.method == "lda"
 
 
@@ -534,3 +548,9 @@ def test_mistakes_are_found_before_anybody_is_asked(method, options, error, said
 def test_old_apps_cannot_be_asked():
     with pytest.raises(ValueError, match="client_fn"):
         ccvr.flower.register(ClientApp(client_fn=lambda context: None), load)
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, True, None, "8"])
+def test_a_client_s_own_least_count_is_a_number(value):
+    with pytest.raises(CcvrError, match=rf"min_count is {value}; give a whole number from 0 to"):
+        ccvr.flower.register(ClientApp(), load, min_count=value)

@@ -10,7 +10,7 @@ from torch import nn
 from ccvr.core.errors import CcvrError, FederationError
 from ccvr.flower.messages import ERROR, pack
 from ccvr.flower.protection import protection_of
-from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics
+from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics, require_count
 from ccvr.statistics.collect import Batches
 
 Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches, Batches]]
@@ -19,11 +19,12 @@ Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches,
 def register(app: ClientApp, load: Load, *, min_count: int = 8, unprotected: bool = False) -> None:
     """Let ``app`` answer ``ccvr.flower.calibrate``.
 
-    ``load(context)`` gives this client's model, whatever its weights, batches (inputs, labels [B]) of its training data
-    and, for a validation, batches that entered neither training nor statistics. Classes of fewer than ``min_count``
-    samples are withheld, of either, whatever the server asks for. ``unprotected`` lets answers go out although the app
-    has mods that may protect its training, say by secure aggregation, and do not cover them.
+    ``load(context)`` gives a model, whose weights are replaced by the server's, batches (inputs, labels [B]) of this
+    client's training data and, for a validation, batches that entered neither training nor statistics. Classes of fewer
+    than ``min_count`` samples are withheld, of either, whatever the server asks for. ``unprotected`` lets answers go
+    out although the app has mods that may protect its training, say by secure aggregation, and do not cover them.
     """
+    require_count("min_count", min_count)
 
     def loaded(context: Context) -> tuple[nn.Module, Batches, Batches]:
         if not unprotected:

@@ -14,7 +14,7 @@ from ccvr.flower.link import Pull, Unsent, push, require_there
 INTERVAL = 0.2
 """Seconds between two looks at what has come."""
 PATIENCE = 60.0
-"""Seconds without an answer after which nothing is waited for any more that is on its way when the time is over."""
+"""Seconds in which nothing arrives and all have been looked at, after which nobody is waited for when time is over."""
 ARRIVING = 3
 """Answers that arrive at the same time; after a third of PATIENCE one does not count any more, and others are read."""
 ASKED_BY = 0.75
@@ -68,9 +68,9 @@ class Exchange:
         while self._open or (self._todo and not is_over):
             if not is_over:
                 yield from self._ask()
-            before = len(self._open)
+            before = self._state()
             yield from self._look(is_last=is_over)
-            if len(self._open) < before:
+            if self._state() != before:
                 last = clock.seconds
             elif is_over and clock.seconds >= last + PATIENCE:
                 break
@@ -84,6 +84,10 @@ class Exchange:
             yield client, "its answer was still on the way when the time was over"
         for client in self._todo:
             yield client, f"not asked within {self._timeout:g} seconds; allow more time"
+
+    def _state(self) -> tuple[int, int]:
+        """How many are open, and how many of them looked at: whatever changes that is a step towards the end."""
+        return len(self._open), sum(question.is_begun for question in self._open.values())
 
     def _ask(self) -> Iterator[tuple[int, str]]:
         """Ask as many as there is room for, or as are due; whom the message could not be sent to, and why."""

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from ccvr.core.errors import CcvrError, FederationError, LinkFailed
 from ccvr.flower import exchange
 from ccvr.flower.exchange import Exchange
-from ccvr.flower.link import nodes_of, one_line
+from ccvr.flower.link import FAILED, nodes_of, one_line
 from ccvr.flower.messages import ERROR, SETTINGS
 
 NOBODY = "there is not one SuperNode that says it is this client"
@@ -97,7 +97,7 @@ def _require_no_error(content: RecordDict) -> None:
     """A client of ours says in a setting what went wrong."""
     record = content.config_records.get(SETTINGS)
     if record is not None and ERROR in record:
-        raise FederationError(str(record[ERROR]))
+        raise FederationError(one_line(str(record[ERROR])) or FAILED)
 
 
 def needed_of(number: int, quorum: float) -> int:

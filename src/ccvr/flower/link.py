@@ -33,6 +33,9 @@ FLOWERS_WORDS = {
 }
 """Flower's codes whose own words say less."""
 
+FAILED = "it failed"
+"""Where no reason is given."""
+
 T = TypeVar("T")
 
 
@@ -153,10 +156,10 @@ def _why(error: Error) -> str:
     """Flower's reason in one line: "<class 'ValueError'>:<'text'>", or Ray's page around it."""
     if error.code in FLOWERS_WORDS:
         return FLOWERS_WORDS[error.code]
-    text = re.sub(r"\x1b\[\d*m", "", error.reason or "it failed")
+    text = re.sub(r"\x1b\[\d*m", "", error.reason or "")
     text = text.rpartition("occurred. Message: ")[2][: 10 * MOST_LETTERS]  # what follows takes squares of its time
     text = re.sub(r"^<class '(?:[\w.]*\.)?(\w+)[^>]*>:<'", r"\1: ", text).removesuffix("'>")
-    return one_line(text.strip().partition("\n")[0])
+    return one_line(text.strip().partition("\n")[0]) or FAILED
 
 
 def one_line(text: str) -> str:

@@ -12,7 +12,7 @@ from flwr.common.secure_aggregation.secaggplus_constants import RECORD_KEY_STATE
 HARMLESS = (arrays_size_mod, message_size_mod)
 """Flower's mods that protect nothing."""
 AROUND = make_ffn(lambda message, context: message, [message_size_mod]).__code__
-"""The code that Flower puts around a function, once for each mod."""
+"""The code that Flower puts around a function, once for each mod; a copy of it in the processes of a simulation."""
 
 
 def protection_of(app: ClientApp, context: Context) -> str | None:
@@ -31,7 +31,7 @@ def _of_functions(app: ClientApp) -> Iterator[Any]:
     """Mods of single functions: Flower keeps them only in the closures that it puts around a function."""
     function: Any
     for function in app._registered_funcs.values():
-        while getattr(function, "__code__", None) is AROUND:
+        while getattr(function, "__code__", None) == AROUND:
             held = dict(zip(AROUND.co_freevars, function.__closure__, strict=True))
             yield held["_mod"].cell_contents
             function = held["_ffn"].cell_contents

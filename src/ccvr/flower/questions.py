@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 from torch import Tensor, nn
 
 from ccvr.calibration.select import require_sound
-from ccvr.core.errors import FederationError, ModelError
+from ccvr.core.errors import FederationError, ModelError, SpecError
 from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
 from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
@@ -30,6 +30,11 @@ Owned = Mapping[int, Tensor]
 """By client, the most samples of each class that it can have, [C]: what was dealt out, or what the user allows."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
+
+
+def require_count(name: str, number: int, *, least: int = 0) -> None:
+    if type(number) is not int or not least <= number <= MOST_COUNT:
+        raise SpecError(f"{name} is {number}; give a whole number from {least} to {MOST_COUNT:,}.")
 
 
 def state_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -165,7 +170,7 @@ def ask_scores(
         require_sound(heads, counts, client)
         wrong = [name for name in heads if counts[name].total.shape != (num_classes,)]
         if wrong or counts.keys() != heads.keys():
-            raise FederationError(f"counts of {', '.join(counts)}, which is not what was asked for.")
+            raise FederationError(f"counts of {', '.join(sorted(counts))}, which is not what was asked for.")
         for each in counts.values():
             _require_owned(each.total, owned[client])
         return counts

@@ -17,7 +17,7 @@ from ccvr.core.errors import CalibrationError, FederationError, SpecError, Stati
 from ccvr.core.seeds import derive_seed
 from ccvr.experiment.spec import MOST_SECONDS
 from ccvr.flower.federation import Federation, connected, listed, needed_of
-from ccvr.flower.questions import ask_scores, ask_statistics, expected, state_bytes
+from ccvr.flower.questions import ask_scores, ask_statistics, expected, require_count, state_bytes
 from ccvr.models.find import find_head
 from ccvr.models.heads import Head
 from ccvr.models.split import under_new_head
@@ -95,7 +95,10 @@ def calibrate(
     ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
     With ``validate`` the clients' held-out parts decide whether the new head stays; if they cannot, the old one does.
     """
-    _require_sound(quorum, timeout, num_clients=num_clients, max_count=max_count, min_count=min_count)
+    _require_sound(quorum, timeout)
+    require_count("num_clients", num_clients, least=1)
+    require_count("max_count", max_count, least=1)
+    require_count("min_count", min_count)
     kind = kind or ("" if method else "full")
     options = CalibrationOptions(kind=kind, taps=taps, min_count=min_count)
     chosen = parse_calibration(method or _best(kind, taps), options)
@@ -130,16 +133,12 @@ def calibrate(
     )
 
 
-def _require_sound(quorum: float, timeout: float, **numbers: int) -> None:
+def _require_sound(quorum: float, timeout: float) -> None:
     """Find mistakes before anybody is waited for."""
     if not 0 < quorum <= 1:
         raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
     if not 0 < timeout <= MOST_SECONDS:
         raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
-    for name, number in numbers.items():
-        least = 0 if name == "min_count" else 1
-        if type(number) is not int or not least <= number <= MOST_COUNT:
-            raise SpecError(f"{name} is {number}; give a whole number from {least} to {MOST_COUNT:,}.")
 
 
 def _best(kind: str, taps: str | None) -> str:
