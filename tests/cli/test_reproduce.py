@@ -271,6 +271,7 @@ def test_a_folder_of_results_may_hold_anything_else(ccvr: Command, tmp_path: Pat
     write_records(tmp_path / "results", trained(CELL, {"uncalibrated": 50.0}))
     (tmp_path / "results" / "theirs.json").write_text('{"format": "theirs"}')
     (tmp_path / "results" / "empty.json").touch()
+    (tmp_path / "results" / "digits-fedavg-s0.json").touch()
     table = ("reproduce", "table2", "--budget", "0", "--format", "csv", "--cells", CELL)
     assert rows(ccvr(*table).out)[0]["mean"] == "50.0"
     record = tmp_path / "results" / "0.json"
@@ -280,9 +281,10 @@ def test_a_folder_of_results_may_hold_anything_else(ccvr: Command, tmp_path: Pat
     code, out, err = ccvr(*table)
     assert code == 0
     assert [row["mean"] for row in rows(out)] == [""] * 3
-    alien, damaged = err.splitlines()
+    alien, damaged, empty = err.splitlines()
     assert alien.startswith('Left out: reproduction/notes/spec.toml: no field "x".')
     assert damaged.startswith("Left out: results/0.json is no record of a run (")
+    assert empty.startswith("Left out: results/digits-fedavg-s0.json has the name of a record and is none.")
 
 
 def test_claims_on_ours_and_on_published(ccvr: Command, tmp_path: Path) -> None:

@@ -80,14 +80,14 @@ def test_the_test_set_has_no_say():
 
 def test_every_combination_is_a_candidate():
     spec, candidates = grid(
-        SPEC, {"training.mu": ["0.1", "1"], "data.augment": ["true", "false"], "training.rounds": ["7"]}
+        SPEC, {"training.lr": ["0.1", "1"], "data.augment": ["true", "false"], "training.rounds": ["7"]}
     )
     assert spec.training.rounds == 7
     assert candidates == [
-        {"training.mu": 0.1, "data.augment": True},
-        {"training.mu": 0.1, "data.augment": False},
-        {"training.mu": 1.0, "data.augment": True},
-        {"training.mu": 1.0, "data.augment": False},
+        {"training.lr": 0.1, "data.augment": True},
+        {"training.lr": 0.1, "data.augment": False},
+        {"training.lr": 1.0, "data.augment": True},
+        {"training.lr": 1.0, "data.augment": False},
     ]
 
 
@@ -98,3 +98,15 @@ def test_an_unknown_field_suggests_another():
         grid(SPEC, {"training.mju": ["1", "2"]})
     with pytest.raises(SpecError, match=r'^"training" is a section\. Give one of its fields: training\.algorithm, '):
         grid(SPEC, {"training": ["1", "2"]})
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [("fedavg", "mu"), ("fedavgm", "mu"), ("fedprox", "temperature"), ("moon", "server_momentum")],
+)
+def test_what_the_algorithm_does_not_read_is_no_choice(algorithm, name):
+    fields = {"training.algorithm": [algorithm], f"training.{name}": ["0.1", "0.2"]}
+    with pytest.raises(SpecError, match=rf"training\.{name} has several values, and {algorithm} does not read it"):
+        grid(SPEC, fields)
+    assert len(grid(SPEC, {**fields, "training.algorithm": [algorithm, "fedprox", "fedavgm", "moon"]})[1]) >= 6
+    assert len(grid(SPEC, {**fields, "training.lr": ["0.1", "0.2"], f"training.{name}": ["0.1"]})[1]) == 2

@@ -95,6 +95,12 @@ def test_the_same_run_gives_the_same_bytes(both):
         lambda parts: parts["results"].update(accuracy=[1, 2]),
         lambda parts: parts.update(analyses=3),
         lambda parts: parts.update(rounds=None),
+        lambda parts: parts.update(rounds=["one"]),
+        lambda parts: parts["rounds"][0].pop("accuracy"),
+        lambda parts: parts["rounds"][0].update(accuracy="much"),
+        lambda parts: parts["rounds"][0].update(round="1"),
+        lambda parts: parts["results"]["calibrations"].update(ccvr="done"),
+        lambda parts: parts["results"]["calibrations"].update(ccvr={}),
     ],
 )
 def test_a_damaged_record_is_one_clear_line(both, tmp_path, damage):

@@ -93,7 +93,7 @@ class ReproduceArguments:
 
     def spec(self, spec: Spec) -> Spec:
         """The spec with what decides no result, where it is given."""
-        workers, root = self.workers or spec.workers, self.root or spec.data.root
+        workers, root = spec.workers if self.workers is None else self.workers, self.root or spec.data.root
         return replace(spec, workers=workers, data=replace(spec.data, root=root))
 
     def tell(self, line: str) -> None:

@@ -97,7 +97,7 @@ def read_record(path: Path) -> RunFiles:
             folder=RunFolder(path),
             spec=dict(parts["spec"]),
             results=_results(parts["results"]),
-            rounds=list(parts["rounds"]),
+            rounds=_rounds(parts["rounds"]),
             provenance=_started(parts["provenance"]),
             label_counts=None if counts is None else np.array(counts),
             analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
@@ -118,7 +118,16 @@ def _parts(text: str) -> dict[str, Any]:
 def _results(results: dict[str, Any]) -> dict[str, Any]:
     if any(not isinstance(results[key], kind) for key, kind in RESULTS.items()) or not says_all(results):
         raise ValueError("its results do not say all of its heads")
+    if any("method" not in dict(row) for row in results["calibrations"].values()):
+        raise ValueError("a calibration does not say its method")
     return results
+
+
+def _rounds(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for each in rounds:
+        if type(each["round"]) is not int or not isinstance(each["accuracy"], int | float | None):
+            raise ValueError("a round does not say its number and accuracy")
+    return list(rounds)
 
 
 def _arrays(found: dict[str, Any]) -> Analysis:

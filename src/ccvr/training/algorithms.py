@@ -19,22 +19,35 @@ def _average(spec: TrainingSpec) -> ServerUpdate:
     return ServerUpdate()
 
 
+OPTIONS = frozenset({"mu", "temperature", "server_momentum"})
+"""Fields of the spec that not every algorithm reads."""
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """How clients train and how the server merges, both made from the spec."""
 
     objectives: Callable[[TrainingSpec], Sequence[ObjectiveFactory]] = _nothing
     server: Callable[[TrainingSpec], ServerUpdate] = _average
+    reads: frozenset[str] = OPTIONS
+    """Which of the options it reads."""
 
 
 ALGORITHMS: Table[Algorithm] = Table(
     "algorithm",
     {
-        "fedavg": Algorithm(),
-        "fedprox": Algorithm(objectives=lambda spec: [partial(Proximal, mu=spec.mu_or(0.001))]),
-        "fedavgm": Algorithm(server=lambda spec: ServerMomentum(spec.server_momentum)),
+        "fedavg": Algorithm(reads=frozenset()),
+        "fedprox": Algorithm(
+            objectives=lambda spec: [partial(Proximal, mu=spec.mu_or(0.001))],
+            reads=frozenset({"mu"}),
+        ),
+        "fedavgm": Algorithm(
+            server=lambda spec: ServerMomentum(spec.server_momentum),
+            reads=frozenset({"server_momentum"}),
+        ),
         "moon": Algorithm(
-            objectives=lambda spec: [partial(Contrastive, mu=spec.mu_or(1.0), temperature=spec.temperature)]
+            objectives=lambda spec: [partial(Contrastive, mu=spec.mu_or(1.0), temperature=spec.temperature)],
+            reads=frozenset({"mu", "temperature"}),
         ),
     },
 )

@@ -103,7 +103,7 @@ def test_accuracy_after_each_tenth_of_the_rounds():
         with_rounds(CELL, long, scale=PAPER),
         with_rounds(CELL, [float(number) for number in range(10)]),
         with_rounds(CELL, [float(number) + 4 for number in range(10)], seed=1),
-        with_rounds("cifar10-a0.5-moon", [2.0] * 25, scale=Scale(25, 1)),
+        with_rounds("cifar10-a0.5-moon", [float(number) for number in range(1, 26)], scale=Scale(25, 1)),
     )
     cells = [CELL, "cifar10-a0.5-fedavg", "cifar10-a0.5-moon"]
     sheet = by_round("T", cells, found, None, "rounds")
@@ -115,7 +115,7 @@ def test_accuracy_after_each_tenth_of_the_rounds():
     ]
     assert sheet.rows[0][4:] == ["10.00", "–", *(f"{tenth}0.00" for tenth in range(3, 11))], "not evaluated after 20"
     assert sheet.rows[1][4:] == [f"{number + 2}.00" for number in range(10)]
-    assert sheet.rows[3][4:] == ["2.00"] * 10
+    assert sheet.rows[3][4:] == [f"{after}.00" for after in (3, 5, 8, 10, 13, 15, 18, 20, 23, 25)], "of 2.5: after 3"
     assert len(by_round("T", cells, found, QUICK, "rounds").rows) == 2
 
 

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from ccvr.core.errors import RunError
 from ccvr.experiment.reproduction.figures import Drawing, draw
 from ccvr.experiment.reproduction.items import ITEMS
 from ccvr.report.panel_files import named
@@ -122,6 +123,24 @@ def test_legends_tell_the_cells_apart(figure, names):
     (panel,) = drawn(figure, *map(analysed, ITEMS[figure].cells)).panels
     found = [text.get_text() for text in panel.figure.legends[0].get_texts()]
     assert [name for name in found if name not in ("ccvr", "oracle")] == names
+
+
+def damaged(found):
+    """A cell whose analysis lacks what figures read."""
+    analyses = {**ANALYSES, "cka": (ANALYSES["cka"][0], {})}
+    return replace(found, files=replace(found.files, analyses=analyses))
+
+
+def test_a_cell_that_is_damaged_is_named_and_the_others_are_drawn():
+    good, bad = analysed(CELL), damaged(analysed("cifar10-a0.1-moon"))
+    drawing = drawn("figure11", good, bad)
+    (panel,) = drawing.panels
+    assert [text.get_text() for text in panel.figure.legends[0].get_texts()] == ["FedAvg"]
+    assert any(
+        each.startswith(f"cifar10-a0.1-moon ({bad.files.folder.path} is damaged: delete its") for each in drawing.lacks
+    )
+    with pytest.raises(RunError, match=r"^figure11 cannot be drawn: the files of several cells do not fit together \("):
+        drawn("figure11", good, bad, damaged(analysed("cifar10-a0.1-fedprox")))
 
 
 def test_names_do_not_depend_on_what_is_there():

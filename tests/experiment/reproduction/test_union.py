@@ -55,6 +55,16 @@ def test_a_poor_run_takes_nothing_from_a_rich_record(tmp_path):
     assert back.provenance["calibrated"] == [{"commit": "old"}], "where the others come from"
 
 
+def test_a_run_that_lost_its_rounds_and_owners_takes_none_from_the_record(tmp_path):
+    whole = made(POOR)
+    counts = np.array([[1, 2], [3, 4]])
+    recorded(tmp_path, replace(whole, files=replace(whole.files, label_counts=counts)))
+    before = only(tmp_path)
+    recorded(tmp_path, replace(whole, files=replace(whole.files, rounds=[], label_counts=None)))
+    assert only(tmp_path).rounds == before.rounds != []
+    assert only(tmp_path).label_counts.tolist() == counts.tolist()
+
+
 def test_recording_again_changes_no_byte(tmp_path):
     recorded(tmp_path, made(RICH, analyses={"cka": NORMS}, commit="old"))
     recorded(tmp_path, made(POOR))

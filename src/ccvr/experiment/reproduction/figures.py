@@ -1,5 +1,6 @@
 """The cells of a figure, chosen and drawn."""
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,9 @@ from ccvr.report.panel_files import named, save_panels
 from ccvr.report.reproduced import DRAWS, Plate, Shown
 from ccvr.report.runs import RunFiles
 
+MISFIT = LookupError, TypeError, ValueError
+"""What drawing raises where a file says something else than others."""
+REMAKE = "delete its analysis folder, or its record, and make it again"
 ELSEWHERE = "See to its disk and permissions, or use another --out"
 
 
@@ -66,20 +70,29 @@ def draw(
     there = {run.cell for run in shown}
     lacks = [row.cell for row in rows if row.ours is None] + [cell.name for cell in wanted if cell.name not in there]
     with look():
-        plates, findings = _drawn(item, shown, rows)
+        plates, findings, damaged = _drawn(item, shown, rows)
         panels = [_entitled(plate, item) for plate in plates]
-    return Drawing(item.id, panels, findings, list(dict.fromkeys(lacks)))
+    return Drawing(item.id, panels, findings, list(dict.fromkeys([*lacks, *damaged])))
 
 
-def _drawn(item: Item, runs: Sequence[Shown], rows: Sequence[Row]) -> tuple[list[Plate], list[str]]:
+def _drawn(item: Item, runs: Sequence[Shown], rows: Sequence[Row]) -> tuple[list[Plate], list[str], list[str]]:
+    """Panels, findings, and a run without which alone they can be made: its files do not fit together."""
     try:
-        plates = DRAWS[item.id](runs, rows) if runs or rows else []
-        return plates, [finding.text(runs, rows) for finding in FINDINGS.get(item.id, ()) if plates]
-    except (LookupError, TypeError, ValueError) as error:
+        return (*_attempt(item, runs, rows), [])
+    except MISFIT as error:
+        for run in runs:
+            with contextlib.suppress(*MISFIT):
+                rest = [each for each in runs if each is not run]
+                return (*_attempt(item, rest, rows), [f"{run.cell} ({run.files.folder.path} is damaged: {REMAKE})"])
         raise RunError(
-            f"{item.id} cannot be drawn: the files of a cell do not fit together ({error!r}). Delete its analysis "
-            "folder, or its record, and make it again."
+            f"{item.id} cannot be drawn: the files of several cells do not fit together ({error!r}), of "
+            f"{', '.join(str(run.files.folder.path) for run in runs)}. In those that are damaged, {REMAKE}."
         ) from error
+
+
+def _attempt(item: Item, runs: Sequence[Shown], rows: Sequence[Row]) -> tuple[list[Plate], list[str]]:
+    plates = DRAWS[item.id](runs, rows) if runs or rows else []
+    return plates, [finding.text(runs, rows) for finding in FINDINGS.get(item.id, ()) if plates]
 
 
 def _entitled(plate: Plate, item: Item) -> Panel:

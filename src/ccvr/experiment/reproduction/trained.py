@@ -1,5 +1,6 @@
 """Trainings that are finished, in run folders and in records, found by what they trained."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from ccvr.experiment.spec import Spec, read_spec
 from ccvr.report.records import is_record, read_record
 from ccvr.report.runs import RunFiles
 
+NAME = re.compile(r".+-s\d+\.json")
+"""What records are called."""
 Key = tuple[object, Scale, int]
 """What is trained, how much of it, and the seed."""
 
@@ -64,7 +67,11 @@ def _finished(out: Path) -> Iterator[Trained | Unusable]:
 
 
 def _recorded(results: Path) -> Iterator[Trained | Unusable]:
-    for path in filter(is_record, sorted(results.rglob("*.json"))):
+    for path in sorted(results.rglob("*.json")):
+        if not is_record(path):
+            if NAME.fullmatch(path.name):
+                yield Unusable(f"{path} has the name of a record and is none. Record the run again, or delete it.")
+            continue
         try:
             files = read_record(path)
             yield Trained(build(Spec, files.spec), files)

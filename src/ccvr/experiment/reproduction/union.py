@@ -29,7 +29,7 @@ def _course(run: RunFiles) -> dict[int, float]:
 
 
 def united(own: RunFiles, other: RunFiles) -> RunFiles:
-    """A run with the heads and analyses that only another file about the same training has; its own win."""
+    """A run with what only another file about the same training has, heads and analyses among it; its own win."""
     labels = _labels(own, other)
     heads = {
         part: own.results.get(part, {}) | {labels[old]: found[old] for old in labels if old in found}
@@ -38,7 +38,14 @@ def united(own: RunFiles, other: RunFiles) -> RunFiles:
     }
     provenance = {**own.provenance, "calibrated": _later_commits(own, other)}
     analyses = {**other.analyses, **own.analyses}
-    return replace(own, results={**own.results, **heads}, analyses=analyses, provenance=provenance)
+    return replace(
+        own,
+        results={**own.results, **heads},
+        rounds=own.rounds or other.rounds,
+        label_counts=other.label_counts if own.label_counts is None else own.label_counts,
+        analyses=analyses,
+        provenance=provenance,
+    )
 
 
 def lost(kept: RunFiles, gone: RunFiles) -> list[str]:
