@@ -202,6 +202,7 @@ def test_official_checksums_are_compared(tmp_path, write):
         check("mnist", tmp_path)
 
 
+@pytest.mark.slow  # for who has them packed: unpacking takes most of a minute
 def test_the_real_images(real_data):
     found = {row.name: row.where for row in listing(real_data)}
     for name, train, test, mean in (
