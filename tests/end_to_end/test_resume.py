@@ -54,7 +54,7 @@ def assert_same(folder, left_alone):
 def test_sigkill_at_random_moments(seed, workers, left_alone, tmp_path):
     spec, folder = tmp_path / "spec.toml", tmp_path / "run"
     spec.write_text(to_toml(replace(TINY, workers=workers)))
-    kills = "10" if workers == 1 else "4"  # each attempt starts its workers
+    kills = "10" if workers == 1 else "3"  # each attempt starts its workers
     done = subprocess.run(
         [sys.executable, KILLER, spec, folder, kills, str(seed)],
         capture_output=True,
