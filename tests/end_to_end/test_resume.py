@@ -67,6 +67,12 @@ def test_sigkill_at_random_moments(seed, workers, left_alone, tmp_path):
     assert_same(folder, left_alone)
 
 
+@pytest.mark.slow  # two workers are tried above
+def test_another_number_of_workers_ends_in_the_same_bits(left_alone, tmp_path):
+    run(replace(TINY, workers=3), tmp_path / "run")
+    assert_same(tmp_path / "run", left_alone)
+
+
 def test_workers_may_change_before_a_resume(left_alone, tmp_path):
     folder = shutil.copytree(left_alone, tmp_path / "run")
     for lost in (folder / "results.json", RunFolder(folder).checkpoint(4)):
