@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PASS_PIPES = "import os, sys; [os.dup2(int(sys.argv[i]), i + 2) for i in (1, 2)]; os.execv(sys.argv[3], sys.argv[3:])"
+LIMIT = 120.0
+"""Seconds without a word after which a browser is given up."""
 
 
 def find_chromium() -> str | None:
@@ -23,7 +26,7 @@ class Page:
     """One page: ask it for values, press its keys, and see what it said and asked for."""
 
     def __init__(self, orders: int, answers: int) -> None:
-        self.orders, self.answers = orders, os.fdopen(answers, "rb")
+        self.orders, self.answers, self.read = orders, answers, b""
         self.events: list[dict[str, Any]] = []
         self.number, self.session = 0, ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -37,23 +40,25 @@ class Page:
         order |= {"sessionId": self.session} if self.session else {}
         os.write(self.orders, json.dumps(order).encode() + b"\0")
         while True:
-            message = self._next()
+            message = self._next(method)
             if message.get("id") == self.number:
                 assert "error" not in message, message
                 return dict(message["result"])
             self.events.append(message)
 
-    def _next(self) -> dict[str, Any]:
-        parts = []
-        while (byte := self.answers.read(1)) != b"\0":
-            assert byte, "the browser went away"
-            parts.append(byte)
-        return dict(json.loads(b"".join(parts)))
+    def _next(self, method: str) -> dict[str, Any]:
+        while b"\0" not in self.read:
+            assert select.select([self.answers], [], [], LIMIT)[0], f"the browser says nothing to {method}"
+            found = os.read(self.answers, 1 << 16)
+            assert found, f"the browser went away at {method}"
+            self.read += found
+        message, _, self.read = self.read.partition(b"\0")
+        return dict(json.loads(message))
 
     def open(self, url: str) -> None:
         self.call("Page.navigate", url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
-            self.events.append(self._next())
+            self.events.append(self._next("Page.navigate"))
 
     def value(self, script: str) -> Any:
         found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
@@ -84,8 +89,8 @@ def browse(chromium: str, profile: Path) -> Iterator[Page]:
     try:
         page = Page(to_browser, from_browser)
         yield page
-        page.answers.close()
     finally:
         os.close(to_browser)
+        os.close(from_browser)
         process.kill()
         process.wait()

@@ -30,22 +30,32 @@ if sys.argv[1:]:
     bare = {name: value for name, value in os.environ.items() if name != "FLWR_HOME"}
     for environment in (os.environ, bare):
         subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True, env=environment)
-print("ready", flush=True)
-time.sleep(10**6)
+os.write(1, b"ready\\n")  # at once: others write there, too
+time.sleep(600)
 """
+
+
+@contextlib.contextmanager
+def started(*call, **how):
+    """A process that ends with the block, also when the block fails."""
+    with subprocess.Popen(call, **how) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_children_that_left_and_hear_nothing_are_ended(tmp_path, monkeypatch):
     """Also one without the variable: Ray's agents write their titles over their environment."""
     monkeypatch.setattr(stopping, "GRACE", 0.2)
     variable, environment = f"FLWR_HOME={tmp_path}", {**os.environ, "FLWR_HOME": str(tmp_path)}
-    call = [sys.executable, "-c", STUBBORN, STUBBORN]
-    with subprocess.Popen(call, env=environment, stdout=subprocess.PIPE) as process:
+    call = sys.executable, "-c", STUBBORN, STUBBORN
+    with started(*call, env=environment, stdout=subprocess.PIPE) as process:
         assert [process.stdout.readline() for _ in range(3)] == [b"ready\n"] * 3
-        started = stopping.processes_with(variable)
-        assert len(started) == 3
+        found = stopping.processes_with(variable)
+        assert len(found) == 3
         stopping.end_all(variable)
-        left = stopping.still_there(started)
+        left = stopping.still_there(found)
         for each in left:
             os.kill(each.number, signal.SIGKILL)
         assert left == set()
@@ -54,10 +64,9 @@ def test_children_that_left_and_hear_nothing_are_ended(tmp_path, monkeypatch):
 
 def test_others_are_left_alone(tmp_path):
     environment = {**os.environ, "FLWR_HOME": f"{tmp_path}/more"}
-    with subprocess.Popen(["sleep", "1000"], env=environment) as process:
+    with started("sleep", "600", env=environment) as process:
         stopping.end_all(f"FLWR_HOME={tmp_path}")
         assert process.poll() is None
-        process.kill()
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -73,7 +82,8 @@ try:
             if sys.argv[2] == "error":
                 raise ValueError
             print("ready", flush=True)
-            time.sleep(10**6)
+            while True:
+                time.sleep(0.1)  # a signal just before a sleep does not end it
         finally:
             if sys.argv[2] == "error":
                 deaf()
@@ -96,12 +106,12 @@ except (KeyboardInterrupt, ValueError) as error:
     ],
 )
 def test_the_first_signal_stops_and_others_do_not_disturb(name, code, said):
-    call = [sys.executable, "-u", "-c", HEEDING, name, ""]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, text=True) as process:
+    call = sys.executable, "-u", "-c", HEEDING, name, ""
+    with started(*call, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(getattr(signal, name))
         assert process.stdout.read() == said
-    assert process.returncode == code
+        assert process.wait(60) == code
 
 
 def test_no_signal_disturbs_the_end_after_an_error():
