@@ -12,7 +12,7 @@ demo: .venv/.runtime        ## train on the embedded digits, calibrate, print wh
 venv: .venv/.dev            ## the project with all extras and developer tools
 
 test: venv lint             ## what must hold before a change lands
-	$(BIN)/pytest -n 3 -m "not slow and not flower_slow"
+	$(BIN)/pytest -n 3 -m "not slow and not flower_slow" -o faulthandler_timeout=600
 
 test-all: venv lint         ## the same with the slow tests
 	$(BIN)/pytest -n 2
