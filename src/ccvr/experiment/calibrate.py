@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from ccvr.core.seeds import derive_seed
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
 from ccvr.experiment.evidence import RunEvidence
+from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
 from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.results import Results, add_calibration, add_score
@@ -24,7 +26,7 @@ from ccvr.experiment.setup import Setup
 from ccvr.experiment.train import score_on_test
 from ccvr.models.build import model_name
 from ccvr.models.heads import Head, copy_head
-from ccvr.models.scoring import ClassCounts
+from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import payload_bytes
@@ -33,7 +35,7 @@ from ccvr.statistics.wire import payload_bytes
 def score_trained(results: Results, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> HeadScored:
     """Score the head as training left it, and keep it beside the others."""
     write_atomically(folder.head(UNCALIBRATED), head_bytes(model.head))
-    return _score_head(results, UNCALIBRATED, model, setup, engine, seconds=0.0)
+    return _score_head(results, UNCALIBRATED, model, setup, engine, score_on_test(model, setup), seconds=0.0)
 
 
 def fit_all(
@@ -46,6 +48,7 @@ def fit_all(
 ) -> Iterator[HeadScored]:
     """Fit, keep and score one calibration after the other; what they found is entered into ``results``."""
     evidence = RunEvidence(engine, model, folder)
+    test = FeatureStore(setup.dataset.test, [np.arange(len(setup.dataset.test))])
     trained, names = copy_head(model.head).cpu(), setup.dataset.class_names
     for calibration in calibrations:
         started = time.perf_counter()
@@ -73,7 +76,9 @@ def fit_all(
             num_bytes=sent,
             seconds=seconds,
         )
-        scored = _score_head(results, calibration.label, fitted, setup, engine, seconds=seconds)
+        scores = (score(fitted.head, features, len(names)) for features in test.read(model, fitted.head.taps))
+        counts = sum(scores, start=ClassCounts.zeros(len(names)))
+        scored = _score_head(results, calibration.label, fitted, setup, engine, counts, seconds=seconds)
         yield replace(scored, absent=absent)
 
 
@@ -90,9 +95,16 @@ def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, 
 
 
 def _score_head(
-    results: Results, label: str, model: SplitModel, setup: Setup, engine: Engine, *, seconds: float
+    results: Results,
+    label: str,
+    model: SplitModel,
+    setup: Setup,
+    engine: Engine,
+    counts: ClassCounts,
+    *,
+    seconds: float,
 ) -> HeadScored:
-    counts = score_on_test(model, setup)
+    """Enter the counts on the test set, and those on the held-out part where there is one."""
     add_score(results, label, counts, setup.label_counts)
     if setup.spec.data.validation:
         answers = (counts[label] for counts in engine.score(model, {label: model.head}))

@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +15,13 @@ from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingImages, in_order
 from ccvr.data.images import Dataset
 from ccvr.data.partition import Partition
+from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.spec import Spec
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
-from ccvr.statistics.collect import Request, collect, read_features
+from ccvr.statistics.collect import Request, fold, require_sound, source_of
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.algorithms import server_update
 from ccvr.training.local import Client, GlobalState
@@ -96,26 +98,18 @@ class LocalEngine:
         return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
-        for shard in self.partition.shards:
-            yield collect(
-                model,
-                in_order(self.dataset.train, shard),
-                num_classes=self.dataset.num_classes,
-                kind=request.kind,
-                transform=request.transform,
-                head="head",
-                taps=request.taps,
-                min_count=request.min_count,
-                projection=request.projection,
-            )
+        require_sound(request)
+        source = source_of(model, self.dataset.train.images[:1], request, head="head")
+        for features in self._store.read(model, source.taps):
+            yield fold(features, self.dataset.num_classes, request, source)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
-        parts = [
-            part
-            for shard in self.partition.shards
-            for part in read_features(model, in_order(self.dataset.train, shard), "head")
-        ]
+        parts = [batch for features in self._store.read(model, ()) for batch in features]
         return torch.cat([z for z, _ in parts]), torch.cat([y for _, y in parts])
+
+    @cached_property
+    def _store(self) -> FeatureStore:
+        return FeatureStore(self.dataset.train, self.partition.shards)
 
     def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
         number, device = self.dataset.num_classes, model.head.weight.device

@@ -31,7 +31,7 @@ class Request:
 
     kind: str = "full"
     transform: str = "none"
-    taps: str = ""
+    taps: str | Sequence[str] = ""
     min_count: int = 0
     projection: Projection | None = None
 
@@ -40,7 +40,7 @@ class Request:
         """What tells it apart from other requests of its kind, in words."""
         words = [
             self.transform if self.transform != "none" else "",
-            self.taps and f"taps-{self.taps}",
+            f"taps-{self.taps}" if self.taps else "",
             f"from-{self.min_count}" if self.min_count else "",
             self.projection.digest[:12] if self.projection else "",
         ]
@@ -65,33 +65,51 @@ def collect(
     ``projection`` of the server. ``head``: path of the head, where it is not found by itself. ``taps``: layers that are
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
     """
-    require_kind(kind)
-    if (kind == "kernel") != (projection is not None):
-        raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
-    if projection is not None and FeatureTransform.parse(transform) != FeatureTransform():
-        raise StatisticsError(f'kind "kernel" takes no transform, but "{transform}" was given. Leave it out.')
+    request = Request(kind, transform, taps or "", min_count, projection)
+    require_sound(request)
     samples = _peeked(batches)
     first = next(samples)
+    source = source_of(model, first[0], request, head=head)
+    return fold(read_features(model, samples, source.head, source.taps), num_classes, request, source)
+
+
+def require_sound(request: Request) -> None:
+    """An error where a request asks for what does not go together."""
+    require_kind(request.kind)
+    if (request.kind == "kernel") != (request.projection is not None):
+        raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
+    if request.projection is not None and FeatureTransform.parse(request.transform) != FeatureTransform():
+        raise StatisticsError(f'kind "kernel" takes no transform, but "{request.transform}" was given. Leave it out.')
+
+
+def source_of(model: nn.Module, inputs: Tensor, request: Request, *, head: str | None = None) -> Source:
+    """Where the features of a request come from; one of the inputs [B, …] is shown to the model to find its layers."""
     with evaluating(model), _buffers_kept(model):
-        example = first[0][:1].repeat(2, *[1] * (first[0].dim() - 1)).to(_device(model))  # [1, …] is no batch
+        example = inputs[:1].repeat(2, *[1] * (inputs.dim() - 1)).to(_device(model))  # [1, …] is no batch
         path = find_head(model, example, head or "")
-        paths = find_taps(model, path, example, taps)
-    source = Source(
+        taps = find_taps(model, path, example, request.taps)
+    return Source(
         backbone_digest(model, path),
         path,
-        paths,
-        str(FeatureTransform.parse(transform)),
-        "" if projection is None else projection.digest,
+        taps,
+        str(FeatureTransform.parse(request.transform)),
+        "" if request.projection is None else request.projection.digest,
     )
-    statistics = Accumulator(num_classes, kind=kind, source=source, projection=projection, min_count=min_count)
-    apply = FeatureTransform.parse(transform) if projection is None else RandomFeatures.of(projection)
-    with _buffers_kept(model):
-        for z, y in read_features(model, samples, path, source.taps):
-            if projection is not None and z.shape[1:] != projection.mean.shape:
-                raise StatisticsError(
-                    f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
-                )
-            statistics.update(apply(z), y)
+
+
+def fold(features: Batches, num_classes: int, request: Request, source: Source) -> ClassStatistics:
+    """One client's statistics of a sound request, from its features [B, d] and labels [B], batch by batch."""
+    projection = request.projection
+    statistics = Accumulator(
+        num_classes, kind=request.kind, source=source, projection=projection, min_count=request.min_count
+    )
+    apply = FeatureTransform.parse(request.transform) if projection is None else RandomFeatures.of(projection)
+    for z, y in features:
+        if projection is not None and z.shape[1:] != projection.mean.shape:
+            raise StatisticsError(
+                f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
+            )
+        statistics.update(apply(z), y)
     return statistics.finish()
 
 
@@ -100,10 +118,11 @@ def read_features(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = _device(model)
-    for inputs, labels in map(_pair, batches):
-        with evaluating(model), reading(model, head, taps) as features:
-            z = features(inputs.to(device)).cpu()
-        yield z, labels.cpu()
+    with _buffers_kept(model):
+        for inputs, labels in map(_pair, batches):
+            with evaluating(model), reading(model, head, taps) as features:
+                z = features(inputs.to(device)).cpu()
+            yield z, labels.cpu()
 
 
 @contextmanager
