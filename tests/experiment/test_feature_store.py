@@ -89,6 +89,16 @@ def test_what_was_left_half_way_is_no_pass(setup, model, store, seen):
     assert sum(len(y) for part in whole for _, y in part) == number
 
 
+def test_a_model_that_is_trained_meanwhile_is_not_remembered(setup, model, store, seen):
+    for features in store.read(model, ()):
+        list(features)
+        with torch.no_grad():
+            next(model.backbone.parameters()).mul_(1.5)
+    before = seen()
+    taken(store, model)
+    assert seen() == before + sum(map(len, setup.kept.shards))
+
+
 def test_what_is_too_large_is_read_again(setup, model, store, seen, monkeypatch):
     number = sum(map(len, setup.kept.shards))
     width = model.head.weight.shape[1]
@@ -105,9 +115,13 @@ def test_what_is_too_large_is_read_again(setup, model, store, seen, monkeypatch)
 @pytest.mark.parametrize(
     "asked", [Request(), Request("pooled", "tukey:0.5", min_count=3), Request("means", taps="auto")]
 )
-def test_an_engine_s_statistics_are_those_that_each_client_would_send(asked, setup, model):
+def test_an_engine_s_statistics_are_those_that_each_client_would_send(asked, setup, model, seen):
     engine = setup.engine()
-    engine.features(model)  # from here on nothing is computed for the head's layer
+    engine.features(model)
+    list(engine.statistics(model, asked))
+    before = seen()
+    list(engine.statistics(model, asked))
+    assert seen() - before < 5, "one image, to find the layers"
     for shard, found in zip(setup.kept.shards, engine.statistics(model, asked), strict=True):
         own = collect(
             model,
@@ -122,11 +136,19 @@ def test_an_engine_s_statistics_are_those_that_each_client_would_send(asked, set
         assert found.to_bytes(dtype=torch.float64) == own.to_bytes(dtype=torch.float64)
 
 
-def test_heads_score_on_kept_features_what_their_models_score_on_the_images(tmp_path):
-    methods = ("lda", "lda,taps=auto,label=deep", "kernel", "ccvr")
+def test_heads_score_on_kept_features_what_their_models_score_on_the_images(tmp_path, monkeypatch):
+    passes = []
+
+    def noted(model, batches, head, taps):
+        passes.append(taps)
+        return read_features(model, batches, head, taps)
+
+    monkeypatch.setattr(feature_store, "read_features", noted)
+    methods = ("lda", "ccvr", "oracle", "lda,taps=auto,label=deep", "kernel")
     spec = replace(TINY, calibration=replace(TINY.calibration, methods=methods))
     accuracy = run(spec, tmp_path / "run")["accuracy"]
+    assert len(passes) == 2 * (4 + 1), "four clients and the test set, the head's layer and all"
     opened = reopen(RunFolder(tmp_path / "run"))
-    for label in ("uncalibrated", "lda", "deep", "kernel", "ccvr"):
+    for label in ("uncalibrated", "lda", "ccvr", "oracle", "deep", "kernel"):
         fitted = opened.model.with_head(read_head(opened.folder.head(label)))
         assert accuracy[label] == pytest.approx(score_on_test(fitted, opened.setup).accuracy, abs=1e-4), label

@@ -697,6 +697,17 @@ def test_buffers_that_change_in_eval_mode_come_back():
     ccvr.calibrate(model, statistics, "lda")
 
 
+def test_buffers_come_back_before_an_error_is_seen_and_not_after_it():
+    model, labels = Restless(), torch.tensor([0, 1, 9])
+    try:
+        gather(model, [(torch.randn(3, 4), labels % 2), (torch.randn(3, 4), labels)], num_classes=2, min_count=0)
+    except StatisticsError as error:
+        assert model.passes == 0
+        model.passes += 1000
+        del error
+    assert model.passes == 1000
+
+
 class Merging(nn.Linear):
     """Folds something into its weights in eval mode and takes it out again in train mode, as LoRA layers do."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch import Tensor
 
@@ -32,18 +33,24 @@ class FeatureStore:
             yield from self._parts
             return
         self._of, self._parts = ("", ()), []
-        parts: list[Part] = [[] for _ in self.shards]
-        for shard, part in zip(self.shards, parts, strict=True):
-            yield self._keeping(read_features(model, in_order(self.images, shard), "head", taps), part)
-        if sum(len(y) for part in parts for _, y in part) == self._number:  # nobody stopped half way
-            self._of, self._parts = asked, parts
+        whole: dict[int, Part] = {}
+        for number, shard in enumerate(self.shards):
+            features = read_features(model, in_order(self.images, shard), "head", taps)
+            yield self._keeping(features, number, whole)
+        if len(whole) == len(self.shards) and model.digest() == asked[0]:  # nobody stopped half way, or trained on
+            self._of, self._parts = asked, [whole[number] for number in range(len(whole))]
 
-    @property
-    def _number(self) -> int:
-        return sum(map(len, self.shards))
-
-    def _keeping(self, features: Batches, part: Part) -> Batches:
+    def _keeping(self, features: Batches, number: int, whole: dict[int, Part]) -> Batches:
+        """The same features; at their end they are part of the whole, if that is not too large."""
+        part, fits = Part(), True
         for z, y in features:
-            if self._number * z.shape[1] * z.element_size() <= MOST_BYTES:
+            fits = self._total * z.shape[1] * z.element_size() <= MOST_BYTES
+            if fits:
                 part.append((z, y))
             yield z, y
+        if fits:
+            whole[number] = part
+
+    @cached_property
+    def _total(self) -> int:
+        return sum(map(len, self.shards))

@@ -3,8 +3,8 @@
 Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +70,8 @@ def collect(
     samples = _peeked(batches)
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
-    return fold(read_features(model, samples, source.head, source.taps), num_classes, request, source)
+    with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
+        return fold(features, num_classes, request, source)
 
 
 def require_sound(request: Request) -> None:
@@ -115,7 +116,7 @@ def fold(features: Batches, num_classes: int, request: Request, source: Source) 
 
 def read_features(
     model: nn.Module, batches: Batches, head: str, taps: Sequence[str] = ()
-) -> Iterator[tuple[Tensor, Tensor]]:
+) -> Generator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = _device(model)
     with _buffers_kept(model):
