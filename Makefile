@@ -1,7 +1,7 @@
 # Two commands to start: `make demo` (see it work) and `make test` (everything that must hold).
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := flower,tsne,tensorboard,privacy,bench,dev
+EXTRAS := fast,flower,tsne,tensorboard,privacy,bench,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
 .PHONY: demo venv test test-all check lint clean

@@ -12,7 +12,7 @@ from rich.console import Console
 from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Failed, refresh
-from ccvr.experiment.events import ClientsMissing, Event, Events, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
@@ -68,7 +68,7 @@ def runs_followed(
             match step:
                 case Started():
                     progress.begin(step.round, step.rounds)
-                case RoundDone() | HeadScored() | ClientsMissing() | Finished():
+                case Noted() | RoundDone() | HeadScored() | ClientsMissing() | Finished():
                     show(step, progress)
                 case _ if heading is None:
                     yield step, progress
@@ -112,6 +112,8 @@ def _telling(what: str) -> Iterator[None]:
 
 def show(event: Event, progress: RunProgress) -> None:
     match event:
+        case Noted():
+            progress.say(event.text)
         case Started():
             if not progress.quiet and not event.round:
                 progress.console.print(owners_table(event.label_counts, event.class_names))

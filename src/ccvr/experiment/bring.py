@@ -27,7 +27,7 @@ def bring(spec: Spec, path: Path) -> Iterator[Event]:
             return
     here, wanted = training_settings(read_spec(folder.spec)), training_settings(spec)
     for name, value in wanted.items():
-        if here.get(name) != value:
+        if here.get(name) != value and (name, value) != ("training.step", "auto"):
             raise RunError(
                 f"{path} holds a run with {name} = {here.get(name)!r}, not {value!r}. Move it, or use another --out."
             )

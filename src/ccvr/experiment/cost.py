@@ -15,6 +15,8 @@ from ccvr.data.batches import TrainingImages
 from ccvr.data.catalogue import Extent, extent
 from ccvr.data.images import LabelledImages
 from ccvr.experiment.spec import Spec
+from ccvr.experiment.step import decided, runs_kernels
+from ccvr.models.blocks import use_kernels
 from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
@@ -98,7 +100,15 @@ def _step(spec: Spec) -> tuple[object, ...]:
     """What a step costs time for; FedAvgM's are FedAvg's."""
     added = local_objectives(spec.training)
     kinds = tuple((getattr(each, "func", each), getattr(each, "keywords", {}).get("scope")) for each in added)
-    return spec.model, spec.training.clsnorm, kinds, spec.training.batch_size, bool(spec.data.augment), spec.workers
+    return (
+        spec.model,
+        spec.training.step,
+        spec.training.clsnorm,
+        kinds,
+        spec.training.batch_size,
+        bool(spec.data.augment),
+        spec.workers,
+    )
 
 
 def _cohort(spec: Spec) -> int:
@@ -111,7 +121,7 @@ def _at_once(spec: Spec) -> int:
 
 def _model(spec: Spec, size: Extent) -> SplitModel:
     channels = size.shape[0]
-    return build_model(
+    model = build_model(
         spec.model,
         size.shape,
         size.num_classes,
@@ -120,6 +130,9 @@ def _model(spec: Spec, size: Extent) -> SplitModel:
         head_kind="normed" if spec.training.clsnorm else "linear",
         seed=spec.seed,
     )
+    if runs_kernels(decided(spec, model)):
+        use_kernels(model)
+    return model
 
 
 def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, size: Extent) -> int:
@@ -160,6 +173,7 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, in
         train_client(Scratch(model), sent, client, {}, local_objectives(training), training, round=1, seed=0)
         return (now() - started) / number
 
+    timed(1)  # kernels compile
     is_slow = timed(1) * training.batch_size > SLOW_STEP
     return min(timed(1 if is_slow else 4) for _ in range(3))
 

@@ -7,6 +7,13 @@ from ccvr.experiment.results import Results
 
 
 @dataclass(frozen=True)
+class Noted:
+    """One line that a user should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Started:
     """Training begins, after ``round`` rounds that a checkpoint already has."""
 
@@ -54,6 +61,6 @@ class Finished:
     results: Results
 
 
-Event = Started | RoundDone | HeadScored | ClientsMissing | Finished
+Event = Noted | Started | RoundDone | HeadScored | ClientsMissing | Finished
 Events = Generator[Event, None, None]
 """Whoever stops reading them closes them, so that what makes them ends as well."""

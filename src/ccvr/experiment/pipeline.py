@@ -24,6 +24,7 @@ from ccvr.experiment.reopen import keep_partition, reopen
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
+from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
 from ccvr.training.algorithms import local_objectives, server_update
 
@@ -45,12 +46,14 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
     torch.set_num_threads(spec.threads)
     require_names(spec)
     setup = prepare(spec)
-    setup.fresh_model()
+    model = setup.fresh_model()
+    setup = replace(setup, spec=decided(spec, model))
     RunFolder(path).require_room(overwrite=overwrite)  # before clients are waited for
     clients = engine(setup)
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
-        write_atomically(folder.spec, to_toml(spec).encode())
+        write_atomically(folder.spec, to_toml(setup.spec).encode())
+        yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
         yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 
 
@@ -73,6 +76,7 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
         setup = prepare(spec)
+        decided(spec, setup.fresh_model())
         clients = engine(setup)
         yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 

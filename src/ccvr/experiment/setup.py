@@ -14,6 +14,7 @@ from ccvr.data.images import Dataset, IntArray, channel_moments
 from ccvr.data.partition import Partition, draw_partition, hold_out
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.spec import Spec
+from ccvr.experiment.step import runs_kernels
 from ccvr.models.build import build_model
 from ccvr.models.split import SplitModel
 
@@ -52,6 +53,7 @@ class Setup:
             mean=mean.tolist(),
             std=std.tolist(),
             head_kind="normed" if self.spec.training.clsnorm else "linear",
+            kernels=runs_kernels(self.spec),
             seed=self.spec.seed,
         )
 

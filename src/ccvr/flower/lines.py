@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Event, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.flower.federation import listed
 
 MARK = "ccvr: "
@@ -49,6 +49,8 @@ def event_of(line: str, token: str) -> Event | CcvrError | None:
 
 def in_words(what: Event | CcvrError, path: Path) -> str:
     match what:
+        case Noted():
+            return what.text
         case Started():
             return f"{len(what.label_counts)} clients, {what.rounds - what.round} rounds"
         case RoundDone():

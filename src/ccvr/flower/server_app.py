@@ -37,8 +37,10 @@ def main(grid: Grid, context: Context) -> None:
     sys.argv = json.loads(str(config["command"]))  # a run keeps its command, and Flower's own holds a token
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
 
+    simulated = isinstance(grid, InMemoryGrid)
+
     def engine(setup: Setup) -> FlowerEngine:
-        return FlowerEngine.connect(grid, setup, simulated=isinstance(grid, InMemoryGrid))
+        return FlowerEngine.connect(grid, setup, simulated=simulated)
 
     def say(what: Event | CcvrError) -> None:
         # In one piece: Flower's own threads write to the same log.
@@ -50,12 +52,19 @@ def main(grid: Grid, context: Context) -> None:
         if flag_of(config, "resume"):
             events = resume(RunFolder.open(path), engine=engine)
         else:
-            events = start(spec_of(config), path, overwrite=flag_of(config, "overwrite"), engine=engine)
+            spec = spec_of(config) if simulated else _known_everywhere(spec_of(config))
+            events = start(spec, path, overwrite=flag_of(config, "overwrite"), engine=engine)
         for event in events:
             say(event)
     except CcvrError as error:
         say(error)
         raise
+
+
+def _known_everywhere(spec: Spec) -> Spec:
+    """What clients on other machines have installed is not known here: they train by torch, unless told otherwise."""
+    step = "torch" if spec.training.step == "auto" else spec.training.step
+    return replace(spec, training=replace(spec.training, step=step))
 
 
 def flag_of(config: Mapping[str, Any], name: str) -> bool:

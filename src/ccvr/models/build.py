@@ -10,6 +10,7 @@ from ccvr.core.errors import ModelError
 from ccvr.core.seeds import derive_seed
 from ccvr.core.tables import Table
 from ccvr.models import digits_cnn, mobilenet_v2, simple_cnn
+from ccvr.models.blocks import use_kernels
 from ccvr.models.split import Normalize, SplitModel, split_model
 
 ImageShape = tuple[int, int, int]
@@ -68,9 +69,10 @@ def build_model(
     mean: Sequence[float] | Tensor,
     std: Sequence[float] | Tensor,
     head_kind: str = "linear",
+    kernels: bool = False,
     seed: int,
 ) -> SplitModel:
-    """A freshly initialised model; the same seed gives the same weights."""
+    """A freshly initialised model; the same seed gives the same weights. ``kernels``: compiled ones run its blocks."""
     name = model_name(spec, image_shape)
     factory = MODELS[name]
     if not callable(factory):
@@ -82,6 +84,8 @@ def build_model(
             raise ModelError(f'model "{name}" returned {type(model).__name__}; it must return a torch.nn.Module.')
         example = torch.zeros(2, *image_shape, dtype=torch.uint8)
         split = split_model(model, Normalize(mean, std), example, head_path=spec.head, head_kind=head_kind)
+    if kernels:
+        use_kernels(split)
     outputs = split.head.weight.shape[0]
     if outputs != num_classes:
         raise ModelError(f'model "{name}" has {outputs} outputs; the data has {num_classes} classes.')

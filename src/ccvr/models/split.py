@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.kernels.crops import Crops
+from ccvr.kernels.lanes import Lanes
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEADS, Head, LinearHead
@@ -40,7 +42,12 @@ class Backbone(nn.Module):
         self._capture = [Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
         self.model = replaced(model, head, self._capture[0])
 
-    def forward(self, x: Tensor) -> Tensor:
+    def takes_lanes(self) -> bool:
+        """Whether the model reads images from the vector lanes as well."""
+        takes = getattr(self.model, "takes_lanes", None)
+        return takes is not None and takes() and not self._forward_pre_hooks
+
+    def forward(self, x: Tensor | Lanes) -> Tensor:
         kept = self._capture[0].kept
         kept.begin()
         try:
@@ -73,8 +80,23 @@ class SplitModel(nn.Module):
         self.normalize, self.backbone, self.head = normalize, backbone, head
         self.class_names = class_names
 
-    def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.backbone(self.normalize(x))
+    def inputs(self, x: Tensor | Crops) -> Tensor | Lanes:
+        """What the backbone reads: normalised images, in the vector lanes where it takes those."""
+        normalize = self.normalize
+        if self._takes_lanes() and isinstance(normalize, Normalize):
+            crops = x if isinstance(x, Crops) else Crops.of(x) if _is_pixels(x) else None
+            if crops is not None and len(crops):
+                return crops.lanes(normalize.scale, normalize.shift)
+        images: Tensor = normalize((x.images if isinstance(x, Crops) else x).to(self.head.weight.device))
+        return images
+
+    def _takes_lanes(self) -> bool:
+        normalize, backbone = self.normalize, self.backbone
+        is_float32 = isinstance(normalize, Normalize) and normalize.scale.dtype == torch.float32
+        return is_float32 and isinstance(backbone, Backbone) and backbone.takes_lanes()
+
+    def features(self, x: Tensor | Lanes) -> Tensor:
+        z: Tensor = self.backbone(x if isinstance(x, Lanes) else self.inputs(x))
         return z
 
     def forward(self, x: Tensor) -> Tensor:
@@ -98,6 +120,10 @@ class SplitModel(nn.Module):
     def digest(self) -> str:
         """SHA-256 of every tensor that features depend on."""
         return backbone_digest(self, "head")
+
+
+def _is_pixels(x: Tensor) -> bool:
+    return x.dtype == torch.uint8 and x.dim() == 4 and x.device.type == "cpu"
 
 
 def split_model(

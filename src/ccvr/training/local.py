@@ -17,6 +17,7 @@ from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
+from ccvr.kernels.crops import Crops
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, copied, num_bytes, plain
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
@@ -197,9 +198,9 @@ def _descend(
     num_steps = 0
     for _ in range(spec.local_epochs):
         losses.clear()
-        for images, labels in epoch(client.images, client.indices, spec.batch_size, rng=rng):
+        for crops, labels in epoch(client.images, client.indices, spec.batch_size, rng=rng):
             optimiser.drop_gradients()
-            loss = _loss(model, images.to(device), labels.to(device), objectives)
+            loss = _loss(model, crops, labels.to(device), objectives)
             loss.backward()
             for objective in objectives:
                 objective.correct_gradients()
@@ -209,11 +210,12 @@ def _descend(
     return num_steps, torch.stack(losses).double().mean().item()
 
 
-def _loss(model: SplitModel, images: Tensor, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
-    features = model.features(images)
+def _loss(model: SplitModel, crops: Crops, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
+    inputs = model.inputs(crops)
+    features = model.features(inputs)
     scores = model.head(features)
-    step = Step(images, labels, features, scores)
     loss = functional.cross_entropy(scores, labels)
+    step = Step(crops, inputs, labels, features, scores)
     for objective in objectives:
         loss = loss + objective.loss(step)
     return loss

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ccvr.data.images import IntArray
+from ccvr.kernels.crops import Crops
+from ccvr.kernels.lanes import Lanes
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, buffers_of, parameters_of
 
@@ -54,10 +56,17 @@ class LocalContext:
 class Step:
     """One batch on its way through the model."""
 
-    images: Tensor
+    crops: Crops
+    inputs: Tensor | Lanes
+    """The images as the backbone reads them, normalised: ``model.features`` takes them."""
     labels: Tensor
     features: Tensor
     scores: Tensor
+
+    @property
+    def images(self) -> Tensor:
+        """uint8 [B, C, H, W], on the labels' device; made when asked for."""
+        return self.crops.images.to(self.labels.device)
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ class Contrastive(LocalObjective):
 
     def loss(self, step: Step) -> Tensor:
         with torch.no_grad():
-            references = [model.features(step.images) for model in (self.context.anchor, self.previous)]
+            references = [model.features(step.inputs) for model in (self.context.anchor, self.previous)]
         cosines = [functional.cosine_similarity(step.features, reference, dim=1) for reference in references]
         logits = torch.stack(cosines, dim=1) / self.temperature
         return self.mu * functional.cross_entropy(logits, torch.zeros_like(step.labels))

@@ -32,6 +32,9 @@ class TrainingSpec:
     """Weight of the proximal term on the head alone; 0 is off."""
     buffers: Literal["average", "largest"] = "average"
     """BatchNorm's moments: averaged with the weights, or those of the round's largest client."""
+    step: Literal["auto", "halide", "torch"] = "auto"
+    """What runs the steps: halide, compiled kernels for small convolutions (ccvr[fast]); torch; or auto, which is
+    halide where that is installed and suits the model. A run keeps what auto became; one without it ran on torch."""
     evaluate_every: int = 1
     """Score the global model on the test set every so many rounds, and after the last."""
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from ccvr.core.errors import CcvrError, TrainingError, users_line
+from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.algorithms import local_objectives
@@ -34,6 +35,12 @@ class OneByOne:
     spec: TrainingSpec
     seed: int
     memories: Memories
+
+    def __post_init__(self) -> None:
+        if self.spec.step == "halide" and not is_installed():
+            raise TrainingError(
+                'training.step is "halide", and the extra "fast" is not installed here: pip install "ccvr[fast]".'
+            )
 
     def train(
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int

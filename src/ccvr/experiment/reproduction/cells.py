@@ -82,7 +82,15 @@ def scale_of(spec: Spec) -> Scale:
     return Scale(spec.training.rounds, spec.training.local_epochs)
 
 
-NOT_THE_CELLS = ("seed", "device", "threads", "training.evaluate_every", "training.rounds", "training.local_epochs")
+NOT_THE_CELLS = (
+    "seed",
+    "device",
+    "threads",
+    "training.step",
+    "training.evaluate_every",
+    "training.rounds",
+    "training.local_epochs",
+)
 """Settings in which runs may differ and still belong to one cell; scale and seed are told apart elsewhere."""
 
 

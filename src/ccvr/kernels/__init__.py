@@ -1,0 +1,1 @@
+"""Compiled kernels for small convolutions, with the images of a batch in the vector lanes (Halide; extra ``fast``)."""

@@ -1,0 +1,60 @@
+"""The kernel that gathers uint8 images, cuts them out, mirrors and normalises them, and puts them into the lanes."""
+
+from functools import cache
+from typing import Any
+
+import halide as hl
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccvr.kernels.crops import Crops
+from ccvr.kernels.lanes import Lanes
+from ccvr.kernels.machine import Machine, target_of, this_machine
+from ccvr.kernels.parameters import array
+
+lane, x, y, c, g = (hl.Var(name) for name in ("lane", "x", "y", "c", "g"))
+LEFT_OUT = -1
+"""The index of a lane that no image fills."""
+
+
+def gather(crops: Crops, scale: Tensor, shift: Tensor) -> Lanes:
+    """The crops, normalised by scale [C] and shift [C]; lanes that no image fills are zero."""
+    channels, *whole = crops.whole.shape[1:]
+    machine = this_machine()
+    groups = -(-len(crops) // machine.lanes)
+    places = np.zeros((4, groups * machine.lanes), np.int32)
+    places[0, len(crops) :] = LEFT_OUT
+    for number, values in enumerate((crops.index, crops.row, crops.column, crops.mirrored)):
+        if values is not None:
+            places[number, : len(crops)] = values
+    out = scale.new_empty(groups, channels, *crops.size, machine.lanes)
+    kernel = _gather(channels, crops.size, (whole[0], whole[1]), machine)
+    lanes = places.reshape(4, groups, machine.lanes)
+    kernel(crops.whole.numpy(), *lanes, _flat(scale), _flat(shift), out.numpy())
+    return Lanes(out, len(crops))
+
+
+def _flat(tensor: Tensor) -> NDArray[np.float32]:
+    return tensor.detach().reshape(-1).numpy()
+
+
+@cache
+def _gather(channels: int, size: tuple[int, int], whole: tuple[int, int], machine: Machine) -> Any:
+    lanes, (height, width) = machine.lanes, size
+    images = array("images", whole[1], whole[0], channels, None, kind=hl.UInt(8))
+    names = ("index", "row", "column", "mirrored")
+    index, row, column, mirrored = inputs = [array(name, lanes, None, kind=hl.Int(32)) for name in names]
+    scale, shift = array("scale", channels), array("shift", channels)
+    z = hl.Func("z")
+    across = hl.select(mirrored[lane, g] != 0, width - 1 - x, x)
+    pixel = images[
+        hl.clamp(column[lane, g] + across, 0, whole[1] - 1),
+        hl.clamp(row[lane, g] + y, 0, whole[0] - 1),
+        c,
+        hl.clamp(index[lane, g], 0, images.dim(3).extent() - 1),
+    ]
+    normalised = hl.cast(hl.Float(32), pixel) * scale[c] - shift[c]
+    z[lane, x, y, c, g] = hl.select(index[lane, g] == LEFT_OUT, hl.f32(0), normalised)
+    z.bound(lane, 0, lanes).bound(x, 0, width).bound(y, 0, height).bound(c, 0, channels).vectorize(lane)
+    return z.compile_to_callable([images, *inputs, scale, shift], target_of(machine))
