@@ -52,8 +52,11 @@ def clients(kind: str, num_clients: int, *, augment: bool = False) -> tuple[Clie
     return tuple(Client(number, ready, shard) for number, shard in enumerate(shards(kind, num_clients)))
 
 
-def model() -> SplitModel:
-    return build_model(ModelSpec("simple-cnn"), SHAPE, NUM_CLASSES, mean=[0.5] * 3, std=[0.25] * 3, seed=SEED)
+def model(*, kernels: bool = False) -> SplitModel:
+    """The paper's network, run by torch or by our kernels."""
+    return build_model(
+        ModelSpec("simple-cnn"), SHAPE, NUM_CLASSES, mean=[0.5] * 3, std=[0.25] * 3, kernels=kernels, seed=SEED
+    )
 
 
 def eager_network() -> nn.Module:

@@ -44,7 +44,8 @@ def test_an_epoch_has_each_index_once(indices, batch_size, augment, seed):
     assert len(seen) == len(set(seen)) == len(indices) - left_out
     assert set(seen) <= set(indices)
     assert sizes[:-1] == [batch_size] * (len(sizes) - 1)
-    for pixels, labels in batches:
+    for crops, labels in batches:
+        pixels = crops.images
         assert (pixels.dtype, pixels.shape[1:], labels.dtype) == (torch.uint8, (1, 5, 5), torch.int64)
         assert pixels[:, 0, 0, 0].tolist() == labels.tolist(), "image and label belong together"
 
@@ -83,7 +84,7 @@ def test_the_generator_alone_decides(augment):
 
     def run(seed: int) -> torch.Tensor:
         batches = epoch(images, np.arange(30), 8, rng=np.random.default_rng(seed))
-        return torch.cat([pixels for pixels, _ in batches])
+        return torch.cat([crops.images for crops, _ in batches])
 
     np.random.seed(1)  # noqa: NPY002 — the global generators must not matter
     torch.manual_seed(1)
@@ -124,7 +125,8 @@ def test_each_crop_is_a_shift_and_mirror_of_its_image(shape):
     images, rng = TrainingImages.prepare(source, augment=True), np.random.default_rng(0)
     for _ in range(30):
         indices = rng.integers(0, 6, 16)
-        pixels, labels = images.take(indices, rng=rng)
+        crops, labels = images.take(indices, rng=rng)
+        pixels = crops.images
         assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (16, *shape))
         assert labels.tolist() == indices.tolist()
         for crop, index in zip(pixels.numpy(), indices, strict=True):
@@ -137,7 +139,7 @@ def test_all_shifts_and_mirrors_occur_equally_often():
     assert len(known) == 162, "all differ, so each crop tells its shift and mirror"
     images, rng = TrainingImages.prepare(source, augment=True), np.random.default_rng(0)
     n = 16_200
-    pixels, _ = images.take(np.zeros(n, np.int64), rng=rng)
+    pixels = images.take(np.zeros(n, np.int64), rng=rng).crops.images
     counts = np.zeros((9, 9, 2))
     for crop in pixels.numpy():
         ((row, column, mirror),) = known[crop.tobytes()]
@@ -149,15 +151,15 @@ def test_all_shifts_and_mirrors_occur_equally_often():
 
 def test_images_of_a_batch_are_augmented_one_by_one():
     images = TrainingImages.prepare(photographs(1, (1, 16, 16)), augment=True)
-    pixels, _ = images.take(np.zeros(64, np.int64), rng=np.random.default_rng(0))
+    pixels = images.take(np.zeros(64, np.int64), rng=np.random.default_rng(0)).crops.images
     assert len(pixels.flatten(1).unique(dim=0)) > 30
 
 
 def test_without_augmentation_images_are_exact():
     source = photographs(20)
     images = TrainingImages.prepare(source, augment=False)
-    for pixels, labels in epoch(images, np.arange(20), 6, rng=np.random.default_rng(0)):
-        assert torch.equal(pixels, source.images[labels])
+    for crops, labels in epoch(images, np.arange(20), 6, rng=np.random.default_rng(0)):
+        assert torch.equal(crops.images, source.images[labels])
 
 
 @pytest.mark.parametrize("augment", [False, True])
@@ -165,13 +167,13 @@ def test_a_batch_is_the_caller_s_to_change(augment):
     source = photographs(20)
     pixels_before, labels_before = source.images.clone(), source.labels.clone()
     images, rng = TrainingImages.prepare(source, augment=augment), np.random.default_rng(0)
-    first = [pixels.clone() for pixels, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
-    for pixels, labels in epoch(images, np.arange(20), 5, rng=rng):
-        pixels.fill_(0)
+    first = [crops.images.clone() for crops, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
+    for crops, labels in epoch(images, np.arange(20), 5, rng=rng):
+        crops.images.fill_(0)
         labels.fill_(-1)
     assert torch.equal(source.images, pixels_before)
     assert torch.equal(source.labels, labels_before)
-    again = [pixels for pixels, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
+    again = [crops.images for crops, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -190,8 +192,8 @@ def test_images_too_small_to_be_shifted(shape):
 def test_many_images_are_padded_in_parts_and_stay_themselves():
     source = photographs(4100, (1, 5, 5))  # more than one part
     images = TrainingImages.prepare(source, augment=True)
-    assert images.windows is not None
-    assert np.array_equal(images.windows[:, :, PAD, PAD], source.images.numpy()), "the middle window is the image"
+    assert images.padded is not None
+    assert torch.equal(images.padded[:, :, PAD:-PAD, PAD:-PAD], source.images), "the middle window is the image"
 
 
 # --- in order ---------------------------------------------------------------------------------------------------------

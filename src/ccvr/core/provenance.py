@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("ccvr", "torch", "numpy", "safetensors", "scikit-learn", "flwr")
+PACKAGES = ("ccvr", "torch", "numpy", "safetensors", "scikit-learn", "flwr", "halide")
 
 
 def provenance(seed: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import ClientsMissing, Event, Events, Finished
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
 from ccvr.experiment.missing import missing_now
-from ccvr.experiment.reopen import keep_partition, reopen
+from ccvr.experiment.reopen import keep_partition, reopen, spec_of
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
@@ -72,11 +72,13 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
         if folder.results.is_file() and folder.model.is_file():
             yield Finished(folder.read_results())
             return
-        spec = read_spec(folder.spec)
+        spec = spec_of(folder)
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
         setup = prepare(spec)
-        decided(spec, setup.fresh_model())
+        spec = decided(spec, setup.fresh_model())
+        write_atomically(folder.spec, to_toml(spec).encode())
+        setup = replace(setup, spec=spec)
         clients = engine(setup)
         yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 

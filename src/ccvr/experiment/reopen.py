@@ -1,6 +1,6 @@
 """A finished run with its data and its trained model, to be calibrated or looked at."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -9,9 +9,10 @@ from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.results import Results
 from ccvr.experiment.setup import Setup, prepare
-from ccvr.experiment.spec import read_spec
+from ccvr.experiment.spec import Spec, read_spec
 from ccvr.experiment.train import newest_state
 from ccvr.models.split import SplitModel
+from ccvr.training.checkpoint import trained_with
 from ccvr.training.rounds import RoundState
 
 
@@ -29,7 +30,7 @@ class FinishedRun:
 
 def reopen(folder: RunFolder) -> FinishedRun:
     """Load a finished run; data that changed since, or a lost checkpoint, is an error."""
-    spec, results = read_spec(folder.spec), folder.read_results()
+    spec, results = spec_of(folder), folder.read_results()
     torch.set_num_threads(spec.threads)
     setup = prepare(spec)
     keep_partition(folder, setup.partition_bytes())
@@ -40,6 +41,18 @@ def reopen(folder: RunFolder) -> FinishedRun:
             "Delete its results.json and train the missing rounds again with `ccvr resume`."
         )
     return FinishedRun(folder, setup, setup.engine(), state, state.load_into(setup.fresh_model()), results)
+
+
+def spec_of(folder: RunFolder) -> Spec:
+    """The spec of a run, begun or finished, with the step that its checkpoints were trained with.
+
+    Runs of versions that knew no step were trained by torch.
+    """
+    spec, checkpoints = read_spec(folder.spec), folder.checkpoints()
+    if spec.training.step != "auto" or not checkpoints:
+        return spec
+    by_kernels = trained_with(checkpoints[-1]).get("training.step") == "halide"
+    return replace(spec, training=replace(spec.training, step="halide" if by_kernels else "torch"))
 
 
 def keep_partition(folder: RunFolder, drawn: bytes) -> None:

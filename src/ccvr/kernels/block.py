@@ -1,8 +1,10 @@
 """Convolution k × k of stride 1, max-pooling, ReLU: forward and gradients, compiled by Halide for one shape.
 
-Activations lie in groups, [G, C, H, W, L]: the L images of a group fill a vector register, one in each lane, so no lane
-is empty, whatever the number of channels. Kernels do not depend on the number of groups. Halide's dimension 0 is the
-last one here.
+Forward, activations lie in groups, [G, C, H, W, L]: the L images of a group fill a vector register, one in each lane,
+so no lane is empty, whatever the number of channels. Backward, pooling lets one of pool² gradients through, in each
+image another one. So images lie one by one as rows, [N, n], channels last, with their padding: what one row of a filter
+meets is then one dense vector, and the products with zeros are never made. No kernel depends on the number of images.
+Halide's dimension 0 is the last one here.
 """
 
 from functools import cache
@@ -16,115 +18,130 @@ from ccvr.kernels.machine import Machine, target_of, this_machine
 from ccvr.kernels.parameters import array
 from ccvr.kernels.shape import BlockShape
 
-FIRST_LEVEL_CACHE = 16 * 1024
-"""Bytes of gradients that the weight gradient keeps at hand: half of the smallest first-level cache."""
-
-lane, x, y, c, g, i = (hl.Var(name) for name in ("lane", "x", "y", "c", "g", "i"))
-kx, ky = hl.Var("kx"), hl.Var("ky")
-xo, xi, yo, yi, co, ci = (hl.Var(name) for name in ("xo", "xi", "yo", "yi", "co", "ci"))
+lane, x, y, c, g, n = (hl.Var(name) for name in ("lane", "x", "y", "c", "g", "n"))
+tap, kx, ky, cell, at, o = (hl.Var(name) for name in ("tap", "kx", "ky", "cell", "at", "o"))
+xo, xi, co, ci, no, ni = (hl.Var(name) for name in ("xo", "xi", "co", "ci", "no", "ni"))
+IMAGES_AT_ONCE = 4
+"""Images whose input gradients take turns, so that no sum waits for the one before it; groups are multiples of it."""
 
 
 class Block:
-    """The kernels of one shape. Tensors are float32 on the CPU and contiguous; each kernel compiles when first used.
+    """The kernels of one shape. Tensors are contiguous float32 on the CPU; each kernel compiles when it is first used.
 
-    ``z`` [G, C, H, W, L] is the input, ``p`` [G, C', H', W', L] the output. ``places`` says which of its pool × pool
-    numbers each output is, in rows; pool² stands for none, where ReLU gave zero.
+    ``places`` says which of its pool × pool numbers each output is, in rows; pool² stands for none, where ReLU gave
+    zero.
     """
 
     def __init__(self, shape: BlockShape, machine: Machine | None = None) -> None:
         self.shape, self.machine = shape, machine or this_machine()
-        lanes = self.machine.lanes
         self._weight = (shape.outputs, shape.inputs, shape.kernel, shape.kernel)
-        self._bias = (shape.outputs,)
-        self._input = (shape.inputs, shape.height, shape.width, lanes)
-        self._output = (shape.outputs, *shape.pooled, lanes)
+        self._input = (shape.inputs, shape.height, shape.width)
+        self._output = (shape.outputs, *shape.pooled)
+        self._row = _row_length(shape, self.machine)
 
-    def forward(self, z: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """``p`` and ``places``."""
-        groups = len(z)
-        p = torch.empty(groups, *self._output)
-        places = torch.empty(groups, *self._output, dtype=torch.uint8)
-        kernel = _forward(self.shape, self.machine)
-        kernel(
-            _checked(z, groups, *self._input),
-            _checked(weight, *self._weight),
-            _checked(bias, *self._bias),
-            p.numpy(),
-            places.numpy(),
-        )
-        return p, places
+    def forward(self, z: Tensor, weight: Tensor, bias: Tensor, *, grouped: bool) -> tuple[Tensor, Tensor]:
+        """The output of z [G, C, H, W, L], ``grouped`` likewise or as images, and ``places``, [G L, C', H', W']."""
+        groups, lanes = len(z), self.machine.lanes
+        _require(z, groups, *self._input, lanes)
+        _require(weight, *self._weight)
+        _require(bias, self.shape.outputs)
+        images, apart = (groups * lanes, *self._output), (groups, lanes, *self._output)
+        places = torch.empty(images, dtype=torch.uint8)
+        out = torch.empty(groups, *self._output, lanes) if grouped else torch.empty(images)
+        by_lane = out if grouped else out.view(apart).movedim(1, 4)
+        _run(_forward(self.shape, self.machine, grouped), z, weight, bias, by_lane, places.view(apart).movedim(1, 4))
+        return out, places
 
-    def weight_gradient(self, z: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of weight and bias, from the gradient of ``p``."""
-        groups, weight, bias = len(z), torch.empty(self._weight), torch.empty(self._bias)
-        _weight_gradient(self.shape, self.machine)(
-            _checked(z, groups, *self._input), *self._checked(groups, gradient, places), weight.numpy(), bias.numpy()
-        )
+    def rows(self, z: Tensor) -> Tensor:
+        """The input, z [G, C, H, W, L], as the weight gradient reads it, [G L, n]."""
+        groups, lanes, (height, width) = len(z), self.machine.lanes, self.shape.padded
+        _require(z, groups, *self._input, lanes)
+        rows = torch.empty(groups * lanes, self._row)
+        strides = (lanes * self._row, 1, width * self.shape.inputs, self.shape.inputs, self._row)
+        by_lane = rows.as_strided((groups, self.shape.inputs, height, width, lanes), strides)
+        _run(_rows(self.shape, self.machine), z, by_lane)
+        return rows
+
+    def weight_gradient(self, rows: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of weight and bias, from that of the output, [N, C', H', W']."""
+        self._require_outputs(gradient, places)
+        _require(rows, len(places), self._row)
+        weight, bias = torch.empty(self._weight), torch.empty(self.shape.outputs)
+        _run(_weight_gradient(self.shape, self.machine), rows, gradient.flatten(2), places.flatten(2), weight, bias)
         return weight, bias
 
     def input_gradient(self, weight: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
-        """The gradient of ``z``."""
-        groups = len(gradient)
-        z = torch.empty(groups, *self._input)
-        _input_gradient(self.shape, self.machine)(
-            _checked(weight, *self._weight), *self._checked(groups, gradient, places), z.numpy()
-        )
+        """The gradient of the input, [N, C, H, W], from that of the output, [N, C', H', W']."""
+        _require(weight, *self._weight)
+        self._require_outputs(gradient, places)
+        z = torch.empty(len(gradient), *self._input)
+        _run(_input_gradient(self.shape, self.machine), weight, gradient.flatten(2), places.flatten(2), z)
         return z
 
-    def _checked(self, groups: int, gradient: Tensor, places: Tensor) -> tuple[Any, Any]:
-        return _checked(gradient, groups, *self._output), _checked(places, groups, *self._output, kind=torch.uint8)
+    def _require_outputs(self, gradient: Tensor, places: Tensor) -> None:
+        groups = len(places) // self.machine.lanes
+        _require(places, groups * self.machine.lanes, *self._output, kind=torch.uint8)
+        _require(gradient, len(places), *self._output)
 
 
-def _checked(tensor: Tensor, *shape: int, kind: torch.dtype = torch.float32) -> Any:
-    """The tensor's memory as the kernels take it: they look at no shape themselves."""
+def _require(tensor: Tensor, *shape: int, kind: torch.dtype = torch.float32) -> None:
+    """Refuse what a kernel would read or write beside: it looks at no shape itself."""
     if tensor.shape != shape or tensor.dtype != kind or not tensor.is_contiguous():
         raise ValueError(
             f"a kernel was given {tensor.dtype} of shape {list(tensor.shape)} with strides {list(tensor.stride())}; "
             f"it takes contiguous {kind} of shape {list(shape)}."
         )
-    return tensor.detach().numpy()
 
 
-def _padded(z: Any, shape: BlockShape) -> Any:
-    """``z`` with zeros around it; itself without padding."""
-    if not shape.padding:
-        return z
-    padded = hl.Func("padded")
-    inside = (x >= 0) & (x < shape.width) & (y >= 0) & (y < shape.height)
-    at = z[lane, hl.clamp(x, 0, shape.width - 1), hl.clamp(y, 0, shape.height - 1), i, g]
-    padded[lane, x, y, i, g] = hl.select(inside, at, hl.f32(0))
-    return padded
+def _run(kernel: Any, *tensors: Tensor) -> None:
+    kernel(*[tensor.detach().numpy() for tensor in tensors])
+
+
+# --- forward ----------------------------------------------------------------------------------------------------------
 
 
 @cache
-def _forward(shape: BlockShape, machine: Machine) -> Any:
+def _forward(shape: BlockShape, machine: Machine, grouped: bool) -> Any:
+    """Sums of a row of outputs, for several channels, stay in registers; pooling follows at once."""
     lanes, q, k = machine.lanes, shape.pool, shape.kernel
     height, width = shape.pooled
     z = array("z", lanes, shape.width, shape.height, shape.inputs, None)
     weight, bias = array("weight", k, k, shape.inputs, shape.outputs), array("bias", shape.outputs)
     padded = _padded(z, shape)
     r = hl.RDom([(0, k), (0, k), (0, shape.inputs)], "r")
-    sums, p = hl.Func("sums"), hl.Func("p")
+    sums, out = hl.Func("sums"), hl.Func("out")
     sums[lane, x, y, c, g] = bias[c]
-    shifted = padded[lane, x + r.x - shape.padding, y + r.y - shape.padding, r.z, g]
-    sums[lane, x, y, c, g] += weight[r.x, r.y, r.z, c] * shifted
-    corners = [hl.Expr(sums[lane, q * x + at % q, q * y + at // q, c, g]) for at in range(q * q)]
-    most, place = _first_maximum(corners)
-    p[lane, x, y, c, g] = (
+    sums[lane, x, y, c, g] += weight[r.x, r.y, r.z, c] * padded[lane, x + r.x, y + r.y, r.z, g]
+    most, place = _first_maximum([hl.Expr(sums[lane, q * x + p % q, q * y + p // q, c, g]) for p in range(q * q)])
+    out[lane, x, y, c, g] = (
         hl.select(most > 0, most, hl.select(_is_nan(most), most, hl.f32(0))),
         hl.cast(hl.UInt(8), hl.select(most > 0, place, q * q)),
     )
     columns = 2 if q == 1 and width > 1 else 1  # outputs of a row that are computed together
-    group = machine.channels_at_once(shape.outputs, columns * q)
+    channels = machine.at_once(shape.outputs, columns * q)
     inwards = hl.TailStrategy.ShiftInwards
-    p.bound(lane, 0, lanes).bound(x, 0, width).bound(y, 0, height).bound(c, 0, shape.outputs)
-    p.split(c, co, ci, group, inwards).split(x, xo, xi, columns, inwards).reorder(lane, xi, ci, xo, y, co, g)
-    p.vectorize(lane).unroll(xi).unroll(ci)
-    sums.compute_at(p, xo).vectorize(lane).unroll(x).unroll(c)
+    out.bound(lane, 0, lanes).bound(x, 0, width).bound(y, 0, height).bound(c, 0, shape.outputs)
+    out.split(c, co, ci, channels, inwards).split(x, xo, xi, columns, inwards).reorder(lane, xi, ci, xo, y, co, g)
+    out.vectorize(lane).unroll(xi).unroll(ci)
+    sums.compute_at(out, xo).vectorize(lane).unroll(x).unroll(c)
     sums.update(0).reorder(lane, x, c, r.x, r.y, r.z, y).vectorize(lane).unroll(x).unroll(c).unroll(r.x)
     if shape.padding:
-        padded.compute_at(p, g).vectorize(lane)
-    return p.compile_to_callable([z, weight, bias], target_of(machine))
+        padded.compute_at(out, g).vectorize(lane)
+    values, places = out.output_buffers()
+    for buffer in (places,) if grouped else (values, places):
+        buffer.dim(0).set_stride(hl.Expr())  # images lie apart
+    return out.compile_to_callable([z, weight, bias], target_of(machine))
+
+
+def _padded(z: Any, shape: BlockShape) -> Any:
+    """``z`` by places of the padded image, with zeros around it."""
+    if not shape.padding:
+        return z
+    padded, left, top = hl.Func("padded"), x - shape.padding, y - shape.padding
+    inside = (left >= 0) & (left < shape.width) & (top >= 0) & (top < shape.height)
+    pixel = z[lane, hl.clamp(left, 0, shape.width - 1), hl.clamp(top, 0, shape.height - 1), c, g]
+    padded[lane, x, y, c, g] = hl.select(inside, pixel, hl.f32(0))
+    return padded
 
 
 def _first_maximum(values: list[Any]) -> tuple[Any, Any]:
@@ -141,95 +158,118 @@ def _is_nan(value: Any) -> Any:
     return (hl.reinterpret(hl.Int(32), value) & 0x7FFFFFFF) > 0x7F800000
 
 
-def _unpooled(gradient: Any, places: Any, shape: BlockShape) -> Any:
-    """The gradient of the convolution's output; what lies outside of it is zero in x, and never read in y."""
-    q, (height, width) = shape.pool, shape.pooled
-    at = (lane, hl.clamp(x / q, 0, width - 1), hl.clamp(y / q, 0, height - 1), hl.min(c, shape.outputs - 1), g)
-    place = hl.cast(hl.UInt(8), x % q + q * (y % q))
-    unpooled = hl.Func("unpooled")
-    inside = (x >= 0) & (x < q * width)
-    unpooled[lane, x, y, c, g] = hl.select(inside & (places[at] == place), gradient[at], hl.f32(0))
-    return unpooled
+# --- backward ---------------------------------------------------------------------------------------------------------
 
 
-def _pooled_images(shape: BlockShape, lanes: int) -> tuple[Any, Any]:
-    """The inputs ``gradient`` and ``places``."""
-    height, width = shape.pooled
-    extents = (lanes, width, height, shape.outputs, None)
-    return array("gradient", *extents), array("places", *extents, kind=hl.UInt(8))
+def _taps_at_once(shape: BlockShape, machine: Machine) -> int:
+    """Taps that the weight gradient sums up together, for all rows of the filter."""
+    return machine.lanes * machine.at_once(-(-shape.taps // machine.lanes), shape.kernel)
+
+
+def _row_length(shape: BlockShape, machine: Machine) -> int:
+    """Numbers of an image as a row. Those at its end are read where taps are filled up, and come to nothing."""
+    height, width = shape.padded
+    return height * width * shape.inputs + _taps_at_once(shape, machine)
+
+
+@cache
+def _rows(shape: BlockShape, machine: Machine) -> Any:
+    z = array("z", machine.lanes, shape.width, shape.height, shape.inputs, None)
+    rows, (height, width) = hl.Func("rows"), shape.padded
+    rows[lane, x, y, c, g] = _padded(z, shape)[lane, x, y, c, g]
+    rows.bound(lane, 0, machine.lanes).bound(x, 0, width).bound(y, 0, height).bound(c, 0, shape.inputs)
+    rows.reorder(lane, c, x, y, g).vectorize(lane)
+    rows.output_buffer().dim(0).set_stride(hl.Expr())
+    return rows.compile_to_callable([z], target_of(machine))
+
+
+class _Gradients:
+    """The gradients [N, C', cells] that pooling and ReLU let through, and where in a row the patch of each begins."""
+
+    def __init__(self, shape: BlockShape, machine: Machine) -> None:
+        q, inputs, row = shape.pool, shape.inputs, shape.padded[1] * shape.inputs
+        (height, width), self.lanes = shape.pooled, machine.lanes
+        self.cells, self.last = height * width, (q * height - 1) * row + (q * width - 1) * inputs
+        self.gradient = array("gradient", self.cells, shape.outputs, None)
+        self.places = array("places", self.cells, shape.outputs, None, kind=hl.UInt(8))
+        self.images = self.gradient.dim(2).extent()
+        place = hl.cast(hl.Int(32), self.places[cell, c, n])
+        corner = q * (cell / width) * row + q * (cell % width) * inputs
+        self.value, self.start = hl.Func("value"), hl.Func("start")
+        self.value[cell, c, n] = self.through(cell, c, n, q * q)
+        self.start[cell, c, n] = hl.min(corner + (place / q) * row + (place % q) * inputs, self.last)
+
+    def through(self, cell: Any, c: Any, n: Any, none: int) -> Any:
+        return hl.select(self.places[cell, c, n] == none, hl.f32(0), self.gradient[cell, c, n])
+
+    def start_of(self, *where: Any) -> Any:
+        """Halide cannot see in what is computed before that ``start`` stays in its bounds."""
+        return hl.unsafe_promise_clamped(self.start[where], 0, self.last)
+
+    def compute_at(self, function: Any, variable: Any) -> None:
+        for each in (self.value, self.start):
+            each.compute_at(function, variable)
+            if self.cells >= self.lanes:
+                each.vectorize(cell, self.lanes, hl.TailStrategy.ShiftInwards)
 
 
 @cache
 def _weight_gradient(shape: BlockShape, machine: Machine) -> Any:
-    """Sums of each lane stay apart until the end; rows go in parts, so that what is read again is still at hand."""
-    lanes, q, k = machine.lanes, shape.pool, shape.kernel
-    height, width = shape.pooled
-    z = array("z", lanes, shape.width, shape.height, shape.inputs, None)
-    gradient, places = _pooled_images(shape, lanes)
-    padded, unpooled = _padded(z, shape), _unpooled(gradient, places, shape)
-    group = machine.channels_at_once(shape.outputs, k)
-    rows = _part(height, FIRST_LEVEL_CACHE // (4 * lanes * group * q * q * width))
-    groups = gradient.dim(4).extent()
-    r = hl.RDom([(0, q * width), (0, q * rows), (0, height // rows), (0, groups)], "r")
+    """Every gradient that gets through adds its multiple of the patch that it comes from."""
+    lanes, k, together = machine.lanes, shape.kernel, _taps_at_once(shape, machine)
+    rows, step = array("rows", _row_length(shape, machine), None), shape.padded[1] * shape.inputs
+    gradients = _Gradients(shape, machine)
+    r = hl.RDom([(0, gradients.cells), (0, gradients.images)], "r")
     sums, weight, bias = hl.Func("sums"), hl.Func("weight"), hl.Func("bias")
-    row = r.z * q * rows + r.y
-    sums[lane, kx, ky, i, c] = hl.f32(0)
-    shifted = padded[lane, r.x + kx - shape.padding, row + ky - shape.padding, i, r.w]
-    sums[lane, kx, ky, i, c] += unpooled[lane, r.x, row, c, r.w] * shifted
-    over_lanes = hl.RDom([(0, lanes)], "over_lanes")
-    weight[kx, ky, i, c] = hl.f32(0)
-    weight[kx, ky, i, c] += sums[over_lanes, kx, ky, i, c]
-    everywhere = hl.RDom([(0, width), (0, height), (0, groups)], "everywhere")
-    at = (lane, everywhere.x, everywhere.y, c, everywhere.z)
-    by_lane = hl.Func("by_lane")
-    by_lane[lane, c] = hl.f32(0)
-    by_lane[lane, c] += hl.select(places[at] < q * q, gradient[at], hl.f32(0))
+    sums[tap, ky, c] = hl.f32(0)
+    patch = rows[gradients.start_of(r.x, c, r.y) + ky * step + tap, r.y]
+    sums[tap, ky, c] += gradients.value[r.x, c, r.y] * patch
+    weight[kx, ky, c, o] = sums[kx * shape.inputs + c, ky, o]
     bias[c] = hl.f32(0)
-    bias[c] += by_lane[over_lanes, c]
+    bias[c] += gradients.through(r.x, c, r.y, shape.pool**2)
 
-    weight.bound(kx, 0, k).bound(ky, 0, k).bound(i, 0, shape.inputs).bound(c, 0, shape.outputs)
-    sums.compute_root().bound(lane, 0, lanes).bound(kx, 0, k).bound(ky, 0, k).bound(i, 0, shape.inputs)
-    sums.bound(c, 0, -(-shape.outputs // group) * group).vectorize(lane)
-    update = sums.update(0).split(c, co, ci, group)
-    update.reorder(lane, kx, ci, r.x, r.y, ky, i, co, r.z, r.w).vectorize(lane).unroll(kx).unroll(ci)
-    if q * width % 2 == 0:
-        update.unroll(r.x, 2)
-    unpooled.compute_at(sums, co).vectorize(lane)
-    unpooled.split(x, xo, xi, q).split(y, yo, yi, q).reorder(lane, xi, yi, xo, yo, c).unroll(xi).unroll(yi)
-    if shape.padding:
-        padded.compute_at(sums, r.w).vectorize(lane)
-    by_lane.compute_root().bound(lane, 0, lanes).vectorize(lane).update(0).vectorize(lane)
-    return hl.Pipeline([weight, bias]).compile_to_callable([z, gradient, places], target_of(machine))
-
-
-def _part(whole: int, most: int) -> int:
-    """The largest divisor of ``whole`` that is at most ``most``."""
-    return max(part for part in range(1, whole + 1) if whole % part == 0 and (part <= most or part == 1))
+    weight.bound(kx, 0, k).bound(ky, 0, k).bound(c, 0, shape.inputs).bound(o, 0, shape.outputs)
+    sums.compute_root().bound(tap, 0, -(-shape.taps // together) * together).bound(ky, 0, k)
+    sums.bound(c, 0, shape.outputs).vectorize(tap, lanes)
+    update = sums.update(0).split(tap, xo, xi, together).reorder(xi, ky, r.x, xo, c, r.y)
+    update.vectorize(xi, lanes).unroll(xi).unroll(ky)
+    gradients.compute_at(sums, c)
+    if gradients.cells >= lanes:
+        bias.update(0).atomic().vectorize(r.x, lanes)
+    pipeline = hl.Pipeline([weight, bias])
+    return pipeline.compile_to_callable([rows, gradients.gradient, gradients.places], target_of(machine))
 
 
 @cache
 def _input_gradient(shape: BlockShape, machine: Machine) -> Any:
-    """A kernel's places that meet no gradient are left out: exactly in y, but for the odd one in x, in pairs."""
-    lanes, q, k = machine.lanes, shape.pool, shape.kernel
-    height, width = shape.pooled
-    gradient, places = _pooled_images(shape, lanes)
+    """Every gradient that gets through adds its multiple of the filter to the patch that it comes from."""
+    lanes, k, p, (_, width) = machine.lanes, shape.kernel, shape.padding, shape.padded
+    filled = -(-shape.taps // lanes) * lanes
     weight = array("weight", k, k, shape.inputs, shape.outputs)
-    unpooled = _unpooled(gradient, places, shape)
-    columns = 2
-    pair = hl.Var("pair")
-    r = hl.RDom([(0, k), (0, k), (0, shape.outputs)], "r")
-    row, first = y + shape.padding - r.y, pair * columns + shape.padding - r.x
-    r.where((row >= 0) & (row < q * height))
-    r.where((first + columns > 0) & (first < q * width))
-    sums, z = hl.Func("sums"), hl.Func("z")
-    sums[lane, x, pair, y, i, g] = hl.f32(0)
-    sums[lane, x, pair, y, i, g] += weight[r.x, r.y, i, r.z] * unpooled[lane, first + x, row, r.z, g]
-    z[lane, x, y, i, g] = sums[lane, x % columns, x / columns, y, i, g]
-    group = machine.channels_at_once(shape.inputs, columns)
-    z.bound(lane, 0, lanes).bound(x, 0, shape.width).bound(y, 0, shape.height).bound(i, 0, shape.inputs)
-    z.split(x, xo, xi, columns, hl.TailStrategy.GuardWithIf).split(i, co, ci, group, hl.TailStrategy.ShiftInwards)
-    z.reorder(lane, xi, ci, xo, co, y, g).vectorize(lane).unroll(xi).unroll(ci)
-    sums.compute_at(z, xo).bound_extent(x, columns).vectorize(lane).unroll(x).unroll(i)
-    sums.update(0).reorder(lane, x, i, r.z, r.x, r.y, pair).vectorize(lane).unroll(x).unroll(i)
-    unpooled.compute_at(z, g).vectorize(lane)
-    return z.compile_to_callable([weight, gradient, places], target_of(machine))
+    gradients = _Gradients(shape, machine)
+    filters, sums, z = hl.Func("filters"), hl.Func("sums"), hl.Func("z")
+    last = hl.min(tap, shape.taps - 1)
+    filters[tap, ky, o] = hl.select(
+        tap < shape.taps, weight[last / shape.inputs, ky, last % shape.inputs, o], hl.f32(0)
+    )
+    r = hl.RDom([(0, filled), (0, k), (0, gradients.cells), (0, shape.outputs)], "r")
+    sums[at, n] = hl.f32(0)
+    place = gradients.start_of(r.z, r.w, n) + r.y * (width * shape.inputs) + r.x
+    sums[place, n] += gradients.value[r.z, r.w, n] * filters[r.x, r.y, r.w]
+    z[x, y, c, n] = sums[((y + p) * width + x + p) * shape.inputs + c, n]
+
+    z.bound(x, 0, shape.width).bound(y, 0, shape.height).bound(c, 0, shape.inputs)
+    z.split(n, no, ni, IMAGES_AT_ONCE, hl.TailStrategy.RoundUp).reorder(x, y, c, ni, no)
+    if shape.width >= lanes:
+        z.vectorize(x, lanes, hl.TailStrategy.ShiftInwards)
+    filters.compute_root()
+    sums.compute_at(z, no).vectorize(at, lanes)
+    update = sums.update(0).reorder(r.x, r.y, n, r.z, r.w)
+    update.allow_race_conditions().vectorize(r.x, lanes).unroll(r.x, _divisor(filled // lanes, 4)).unroll(r.y)
+    gradients.compute_at(sums, r.w)
+    return z.compile_to_callable([weight, gradients.gradient, gradients.places], target_of(machine))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of a number that is at most ``most``."""
+    return max(part for part in range(1, most + 1) if number % part == 0)

@@ -24,16 +24,16 @@ class Machine:
     lanes: int
     registers: int
 
-    def channels_at_once(self, channels: int, positions: int) -> int:
-        """How many channels to sum up together where each has ``positions`` sums.
+    def at_once(self, number: int, sums: int) -> int:
+        """How many of a number of things to work on together where each has so many sums.
 
         The sums must fit into three quarters of the registers. Fewer than eight leave the multiply-adds waiting for
-        each other; a last group that reaches beyond the channels computes some twice.
+        each other; a last group that reaches beyond the number costs as much as any.
         """
-        most = max(1, min(channels, self.registers * 3 // 4 // positions))
+        most = max(1, min(number, self.registers * 3 // 4 // sums))
 
         def cost(group: int) -> int:
-            return -(-channels // group) * max(group * positions, FMA_IN_FLIGHT)
+            return -(-number // group) * max(group * sums, FMA_IN_FLIGHT)
 
         return min(range(most, 0, -1), key=cost)
 

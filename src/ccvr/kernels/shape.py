@@ -16,13 +16,22 @@ class BlockShape:
     pool: int = 2
 
     @property
+    def padded(self) -> tuple[int, int]:
+        """Height and width of an image with its padding."""
+        return self.height + 2 * self.padding, self.width + 2 * self.padding
+
+    @property
     def pooled(self) -> tuple[int, int]:
         """Height and width of the output; pooling leaves out a last odd row or column."""
-        grown = 2 * self.padding - self.kernel + 1
-        return (self.height + grown) // self.pool, (self.width + grown) // self.pool
+        height, width = self.padded
+        return (height - self.kernel + 1) // self.pool, (width - self.kernel + 1) // self.pool
+
+    @property
+    def taps(self) -> int:
+        """Numbers of an image, channels last, that one row of the kernel meets."""
+        return self.kernel * self.inputs
 
     def flop(self, images: int) -> int:
         """Floating-point operations of one convolution over so many images, as far as pooling reads it."""
         height, width = self.pooled
-        taps = self.inputs * self.outputs * self.kernel**2
-        return 2 * taps * self.pool**2 * height * width * images
+        return 2 * self.taps * self.kernel * self.outputs * self.pool**2 * height * width * images

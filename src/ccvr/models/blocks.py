@@ -62,7 +62,7 @@ class BlockSequential(nn.Sequential):
     def forward(self, x: Any) -> Any:
         for are_blocks, layers in groupby(self, lambda layer: isinstance(layer, ConvBlock)):
             row = list(layers)
-            if are_blocks and not any(_is_heard(layer, *layer._modules.values()) for layer in row):
+            if are_blocks and not any(is_heard(layer, *layer._modules.values()) for layer in row):
                 x = run_blocks(row, x)  # type: ignore[arg-type]
                 continue
             for layer in row:
@@ -72,7 +72,7 @@ class BlockSequential(nn.Sequential):
     def takes_lanes(self) -> bool:
         """Whether it begins with a block that takes ``Lanes``."""
         first = next(iter(self), None)
-        return isinstance(first, ConvBlock) and first.kernels and not _is_heard(first, *first._modules.values())
+        return isinstance(first, ConvBlock) and first.kernels and not is_heard(first, *first._modules.values())
 
 
 def use_kernels(model: nn.Module, on: bool = True) -> nn.Module:
@@ -100,10 +100,10 @@ def run_blocks(blocks: Sequence[ConvBlock], x: Tensor | Lanes) -> Tensor:
     if compiled := _compiled(blocks, x):
         lanes = x if isinstance(x, Lanes) else Lanes.of(x, this_machine().lanes)
         parameters = [tensor for block in blocks for tensor in (block.convolution.weight, block.convolution.bias)]
-        groups: Tensor = _Compiled.apply(compiled, lanes.groups, *parameters)
-        return Lanes(groups, lanes.number).images()
+        images: Tensor = _Compiled.apply(compiled, lanes.groups, *parameters)
+        return images if len(images) == lanes.number else images[: lanes.number]
     images = x.images() if isinstance(x, Lanes) else x
-    if not blocks[0].training or any(_is_heard(*block._modules.values()) for block in blocks):
+    if not blocks[0].training or any(is_heard(*block._modules.values()) for block in blocks):
         for block in blocks:
             for layer in block:
                 images = layer(images)
@@ -111,7 +111,7 @@ def run_blocks(blocks: Sequence[ConvBlock], x: Tensor | Lanes) -> Tensor:
     return _shorter(blocks, images)
 
 
-def _is_heard(*modules: nn.Module | None) -> bool:
+def is_heard(*modules: nn.Module | None) -> bool:
     """Whether hooks listen to one of some modules."""
     for module in modules:
         if module is not None and (
@@ -143,37 +143,37 @@ def _shorter(blocks: Sequence[ConvBlock], x: Tensor) -> Tensor:
 
 
 class _Compiled(torch.autograd.Function):
-    """Blocks over groups of lanes, [G, C, H, W, L]; the parameters are weight and bias of each block in turn."""
+    """Blocks over groups of lanes, [G, C, H, W, L] → [G L, C', H', W']; the parameters are their weights and biases."""
 
     @staticmethod
     def forward(ctx: Any, blocks: "tuple[Block, ...]", z: Tensor, *parameters: Tensor) -> Tensor:
-        inputs, places, weights = [], [], []
-        for block, weight, bias in zip(blocks, parameters[::2], parameters[1::2], strict=True):
+        inputs, places = [], []
+        for at, block in enumerate(blocks):
+            weight, bias = parameters[2 * at : 2 * at + 2]
             inputs.append(z)
-            weights.append(weight.contiguous())
-            z, places_ = block.forward(z, weights[-1], bias)
-            places.append(places_)
+            z, where = block.forward(z, weight.contiguous(), bias, grouped=at + 1 < len(blocks))
+            places.append(where)
         ctx.blocks = blocks
         ctx.save_for_backward(*inputs, *places, *parameters)
         return z
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        blocks, number = ctx.blocks, len(ctx.blocks)
-        inputs, places, parameters = (
-            ctx.saved_tensors[:number],
-            ctx.saved_tensors[number : 2 * number],
-            ctx.saved_tensors[2 * number :],
-        )
+        blocks, needs = ctx.blocks, ctx.needs_input_grad[1:]
+        inputs, places, parameters = _cut(ctx.saved_tensors, len(blocks))
         if torch.is_grad_enabled():  # somebody will differentiate this again
-            return (None, *_differentiable(blocks, inputs[0], parameters, gradient, ctx.needs_input_grad[1:]))
+            return (None, *_differentiable(blocks, inputs[0], parameters, gradient, needs))
         found: list[Tensor | None] = []
-        for at in reversed(range(number)):
-            gradient = gradient.contiguous()
-            found = [*blocks[at].weight_gradient(inputs[at], gradient, places[at]), *found]
-            if at or ctx.needs_input_grad[1]:
-                gradient = blocks[at].input_gradient(parameters[2 * at].contiguous(), gradient, places[at])
-        return None, gradient if ctx.needs_input_grad[1] else None, *found
+        for at in reversed(range(len(blocks))):
+            gradient, block = gradient.contiguous(), blocks[at]
+            found = [*block.weight_gradient(block.rows(inputs[at]), gradient, places[at]), *found]
+            if at or needs[0]:
+                gradient = block.input_gradient(parameters[2 * at].contiguous(), gradient, places[at])
+        return None, Lanes.of(gradient, inputs[0].shape[-1]).groups if needs[0] else None, *found
+
+
+def _cut(tensors: Sequence[Tensor], blocks: int) -> tuple[Sequence[Tensor], ...]:
+    return tensors[:blocks], tensors[blocks : 2 * blocks], tensors[2 * blocks :]
 
 
 def _differentiable(
@@ -189,15 +189,14 @@ def _differentiable(
         shape = block.shape
         x = functional.conv2d(x, weight, bias, padding=shape.padding)
         x = functional.relu(functional.max_pool2d(x, shape.pool) if shape.pool > 1 else x)
-    out = Lanes.of(x, z.shape[-1]).groups
     wanted = [tensor for tensor, is_needed in zip((z, *parameters), needed, strict=True) if is_needed]
-    found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True))
+    found = iter(torch.autograd.grad(x, wanted, gradient, create_graph=True))
     return [next(found) if is_needed else None for is_needed in needed]
 
 
 def _compiled(blocks: Sequence[ConvBlock], x: object) -> "tuple[Block, ...]":
     """The kernels for these blocks and this input; none where torch has to run them."""
-    if not all(block.kernels and not _is_heard(*block._modules.values()) for block in blocks):
+    if not all(block.kernels and not is_heard(*block._modules.values()) for block in blocks):
         return ()
     if not isinstance(x, Lanes) and not _is_numbers(x):
         return ()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ccvr.core.errors import ModelError
 from ccvr.kernels.crops import Crops
 from ccvr.kernels.lanes import Lanes
+from ccvr.models.blocks import is_heard
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEADS, Head, LinearHead
@@ -45,7 +46,7 @@ class Backbone(nn.Module):
     def takes_lanes(self) -> bool:
         """Whether the model reads images from the vector lanes as well."""
         takes = getattr(self.model, "takes_lanes", None)
-        return takes is not None and takes() and not self._forward_pre_hooks
+        return takes is not None and bool(takes())
 
     def forward(self, x: Tensor | Lanes) -> Tensor:
         kept = self._capture[0].kept
@@ -92,8 +93,13 @@ class SplitModel(nn.Module):
 
     def _takes_lanes(self) -> bool:
         normalize, backbone = self.normalize, self.backbone
-        is_float32 = isinstance(normalize, Normalize) and normalize.scale.dtype == torch.float32
-        return is_float32 and isinstance(backbone, Backbone) and backbone.takes_lanes()
+        is_plain = isinstance(normalize, Normalize) and normalize.scale.dtype == torch.float32
+        return (
+            is_plain
+            and isinstance(backbone, Backbone)
+            and backbone.takes_lanes()
+            and not is_heard(normalize, backbone, backbone.model)
+        )
 
     def features(self, x: Tensor | Lanes) -> Tensor:
         z: Tensor = self.backbone(x if isinstance(x, Lanes) else self.inputs(x))

@@ -53,12 +53,24 @@ def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> Ro
 def named_memories(path: Path) -> list[tuple[int, int]]:
     """The memories that a checkpoint names, as (client, round): read from its first bytes alone."""
     try:
+        return [(client, round) for client, round in _header(path)["memories"]]
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _header(path: Path) -> dict[str, Any]:
+    try:
         with path.open("rb") as file:
             start = file.read(8)
             header, _ = read_header(start + file.read(header_length(start)), format=FORMAT)
-        return [(client, round) for client, round in header["memories"]]
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+    return header
+
+
+def trained_with(path: Path) -> dict[str, Any]:
+    """The fields, by dotted name, that a checkpoint was trained with: read from its first bytes alone."""
+    return dict(_header(path).get("settings", {}))
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:
