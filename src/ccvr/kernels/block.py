@@ -8,6 +8,7 @@ Halide's dimension 0 is the last one here.
 """
 
 from functools import cache
+from math import prod
 from typing import Any
 
 import halide as hl
@@ -38,6 +39,8 @@ class Block:
         self._input = (shape.inputs, shape.height, shape.width)
         self._output = (shape.outputs, *shape.pooled)
         self._row = _row_length(shape, self.machine)
+        self.numbers = max(prod(self._input), prod(self._output), self._row)
+        """Numbers of an image in the largest array that a kernel reads or writes."""
 
     def forward(self, z: Tensor, weight: Tensor, bias: Tensor, *, grouped: bool) -> tuple[Tensor, Tensor]:
         """The output of z [G, C, H, W, L], ``grouped`` likewise or as images, and ``places``, [G L, C', H', W']."""

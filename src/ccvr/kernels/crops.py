@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccvr.kernels.lanes import Lanes
-
-MAX_NUMBERS = 2**31 - 1
-"""Pixels of all images together from which on the kernel's 32-bit indices do not reach them."""
+from ccvr.kernels.machine import MAX_NUMBERS
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,5 @@ class Crops:
         """Normalised, pixel × scale − shift per channel, in the vector lanes: one pass over the pixels."""
         from ccvr.kernels.gather import gather
 
-        if self.whole.numel() > MAX_NUMBERS or not self.whole.is_contiguous():
-            return Crops.of(self.images).lanes(scale, shift)
-        return gather(self, scale, shift)
+        is_reached = self.whole.numel() <= MAX_NUMBERS and self.whole.is_contiguous()
+        return gather(self if is_reached else Crops.of(self.images.contiguous()), scale, shift)

@@ -19,18 +19,25 @@ LEFT_OUT = -1
 
 
 def gather(crops: Crops, scale: Tensor, shift: Tensor) -> Lanes:
-    """The crops, normalised by scale [C] and shift [C]; lanes that no image fills are zero."""
+    """The crops, normalised by scale [C] and shift [C]; lanes that no image fills are zero.
+
+    Crops that lie outside of the images raise an IndexError.
+    """
     channels, *whole = crops.whole.shape[1:]
     machine = this_machine()
     groups = -(-len(crops) // machine.lanes)
-    places = np.zeros((4, groups * machine.lanes), np.int32)
+    places = np.zeros((4, groups * machine.lanes), np.int64)
     places[0, len(crops) :] = LEFT_OUT
     for number, values in enumerate((crops.index, crops.row, crops.column, crops.mirrored)):
         if values is not None:
             places[number, : len(crops)] = values
+    limits = np.array([len(crops.whole), whole[0] - crops.size[0] + 1, whole[1] - crops.size[1] + 1, 2])
+    used = places[:, : len(crops)]
+    if used.min(initial=0) < 0 or (used.max(1, initial=0) >= limits).any():
+        raise IndexError(f"some crops lie outside of the {len(crops.whole)} images of {whole[0]} x {whole[1]} pixels.")
     out = scale.new_empty(groups, channels, *crops.size, machine.lanes)
     kernel = _gather(channels, crops.size, (whole[0], whole[1]), machine)
-    lanes = places.reshape(4, groups, machine.lanes)
+    lanes = places.astype(np.int32).reshape(4, groups, machine.lanes)
     kernel(crops.whole.numpy(), *lanes, _flat(scale), _flat(shift), out.numpy())
     return Lanes(out, len(crops))
 

@@ -9,6 +9,9 @@ from typing import Any
 FMA_IN_FLIGHT = 8
 """Multiply-adds that a core keeps in flight: two a cycle, four cycles each."""
 
+MAX_NUMBERS = 2**31 - 1
+"""Numbers of an array that the 32-bit indices of a kernel reach."""
+
 
 def is_installed() -> bool:
     """Whether the extra ``fast`` is installed."""

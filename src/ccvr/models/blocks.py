@@ -7,14 +7,14 @@ float32. Otherwise, and wherever hooks listen to a layer inside, torch runs them
 from collections.abc import Sequence
 from functools import cache
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from ccvr.kernels.lanes import Lanes
-from ccvr.kernels.machine import this_machine
+from ccvr.kernels.machine import MAX_NUMBERS, this_machine
 from ccvr.kernels.shape import BlockShape
 
 if TYPE_CHECKING:
@@ -103,12 +103,14 @@ def run_blocks(blocks: Sequence[ConvBlock], x: Tensor | Lanes) -> Tensor:
         images: Tensor = _Compiled.apply(compiled, lanes.groups, *parameters)
         return images if len(images) == lanes.number else images[: lanes.number]
     images = x.images() if isinstance(x, Lanes) else x
-    if not blocks[0].training or any(is_heard(*block._modules.values()) for block in blocks):
-        for block in blocks:
-            for layer in block:
-                images = layer(images)
-        return images
-    return _shorter(blocks, images)
+    if blocks[0].training and all(
+        not is_heard(*block._modules.values()) and _is_plain(_settings(block)) for block in blocks
+    ):
+        return _shorter(blocks, images)
+    for block in blocks:
+        for layer in block:
+            images = layer(images)
+    return images
 
 
 def is_heard(*modules: nn.Module | None) -> bool:
@@ -200,29 +202,39 @@ def _compiled(blocks: Sequence[ConvBlock], x: object) -> "tuple[Block, ...]":
         return ()
     if not isinstance(x, Lanes) and not _is_numbers(x):
         return ()
-    size = x.size if isinstance(x, Lanes) else x.shape[1:]  # type: ignore[attr-defined]
-    return _kernels(tuple(size), tuple(_settings(block) for block in blocks))
+    size, number = (x.size, x.number) if isinstance(x, Lanes) else (x.shape[1:], len(x))  # type: ignore
+    found = _kernels(tuple(size), tuple(_settings(block) for block in blocks))
+    largest = max((block.numbers for block in found), default=0)
+    return found if (number + this_machine().lanes) * largest <= MAX_NUMBERS else ()
 
 
 def _is_numbers(x: object) -> bool:
     """Whether an input is a batch in this machine's memory, and not a stand-in that torch traces or transforms."""
     return (
-        type(x) in (Tensor, nn.Parameter)
+        not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+        and not torch._C._are_functorch_transforms_active()
+        and type(x) in (Tensor, nn.Parameter)
         and isinstance(x, Tensor)
         and (x.dtype, x.device.type, x.dim()) == (torch.float32, "cpu", 4)
         and len(x) > 0
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
-        and not torch._C._are_functorch_transforms_active()
     )
 
 
-def _settings(block: ConvBlock) -> tuple[Any, ...]:
+class Settings(NamedTuple):
     """All that decides what a block computes, but the numbers of its parameters."""
+
+    types: tuple[type, ...]
+    tensors: tuple[tuple[torch.dtype, str] | None, ...]
+    convolution: tuple[Any, ...]
+    pooling: tuple[Any, ...]
+
+
+def _settings(block: ConvBlock) -> Settings:
     layers = tuple(block._modules.values())
     convolution, *pooling = layers[0], *layers[2:]
     tensors = [convolution._parameters.get("weight"), convolution._parameters.get("bias")]
-    return (
+    return Settings(
         tuple(map(type, layers)),
         tuple(None if tensor is None else (tensor.dtype, tensor.device.type) for tensor in tensors),
         tuple(getattr(convolution, name, None) for name in CONVOLUTION),
@@ -236,7 +248,7 @@ ON_CPU = (torch.float32, "cpu")
 
 
 @cache
-def _kernels(size: tuple[int, ...], settings: tuple[tuple[Any, ...], ...]) -> "tuple[Block, ...]":
+def _kernels(size: tuple[int, ...], settings: tuple[Settings, ...]) -> "tuple[Block, ...]":
     """The kernels of blocks with these settings, for images of that size; none where one does not suit."""
     from ccvr.kernels.block import Block
 
@@ -251,18 +263,23 @@ def _kernels(size: tuple[int, ...], settings: tuple[tuple[Any, ...], ...]) -> "t
     return tuple(found)
 
 
-def _shape(setting: tuple[Any, ...], height: int, width: int) -> BlockShape | None:
+def _shape(setting: Settings, height: int, width: int) -> BlockShape | None:
     """What the kernels take of a block's settings; None where they do not compute what the block does."""
-    types, tensors, (*fixed, padding, kernel, inputs, outputs), pooling = setting
-    pool = 2 if pooling else 1
-    is_plain = (
-        types == (nn.Conv2d, nn.ReLU, nn.MaxPool2d)[: 1 + pool]
-        and tensors == (ON_CPU, ON_CPU)
+    if not _is_plain(setting) or setting.tensors != (ON_CPU, ON_CPU):
+        return None
+    padding, kernel, inputs, outputs = setting.convolution[-4:]
+    return BlockShape(inputs, outputs, height, width, kernel[0], padding[0], 2 if setting.pooling else 1)
+
+
+def _is_plain(setting: Settings) -> bool:
+    """Whether a block is still made of the layers that it was built of, and of sizes that kernels know."""
+    *fixed, padding, kernel, _, _ = setting.convolution
+    return (
+        setting.types == (nn.Conv2d, nn.ReLU, nn.MaxPool2d)[: len(setting.types)]
         and fixed == [(1, 1), (1, 1), 1, "zeros"]
-        and pooling in ((), (2, 2, 0, 1, False, False))
+        and setting.pooling in ((), (2, 2, 0, 1, False, False))
         and kernel[0] == kernel[1] <= MAX_KERNEL
         and kernel[0] % 2 == 1
         and isinstance(padding, tuple)
         and padding[0] == padding[1]
     )
-    return BlockShape(inputs, outputs, height, width, kernel[0], padding[0], pool) if is_plain else None
