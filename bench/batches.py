@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
+from ccvr.kernels.lanes import Lanes
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import SplitModel
 
@@ -26,27 +27,25 @@ CLAIM = 0.10
 NUM_IMAGES, SHAPE, BATCH = 10_000, (3, 32, 32), 64
 
 
-def preparation(model: SplitModel) -> Callable[[], Tensor]:
+def preparation(model: SplitModel) -> Callable[[], Tensor | Lanes]:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (NUM_IMAGES, *SHAPE), dtype=np.uint8))
     images = TrainingImages.prepare(LabelledImages(pixels, torch.arange(NUM_IMAGES) % 10), augment=True)
 
-    def prepare() -> Tensor:
-        taken, _ = images.take(rng.integers(0, NUM_IMAGES, BATCH), rng=rng)
-        normalised: Tensor = model.normalize(taken)
-        return normalised
+    def prepare() -> Tensor | Lanes:
+        return model.inputs(images.take(rng.integers(0, NUM_IMAGES, BATCH), rng=rng).crops)
 
     return prepare
 
 
-def training_step(model: SplitModel, ready: Tensor) -> Callable[[], None]:
+def training_step(model: SplitModel, ready: Tensor | Lanes) -> Callable[[], None]:
     labels = torch.arange(BATCH) % 10
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-5, fused=True)
     model.train()
 
     def step() -> None:
         optimiser.zero_grad()
-        functional.cross_entropy(model(ready), labels).backward()
+        functional.cross_entropy(model.head(model.features(ready)), labels).backward()
         optimiser.step()
 
     return step
@@ -61,7 +60,7 @@ def seconds_of(work: Callable[[], object], times: int) -> float:
 
 def measure(steps: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(1)
-    model = build_model(ModelSpec("simple-cnn"), SHAPE, 10, mean=[0.5] * 3, std=[0.25] * 3, seed=0)
+    model = build_model(ModelSpec("simple-cnn"), SHAPE, 10, mean=[0.5] * 3, std=[0.25] * 3, kernels=True, seed=0)
     prepare = preparation(model)
     step = training_step(model, prepare())
     seconds_of(prepare, 10), seconds_of(step, 10)  # warm up

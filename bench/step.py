@@ -1,7 +1,8 @@
 """Where the time of a training step goes: simple-cnn, 64 augmented images, one thread.
 
-The parts are timed by torch's profiler, which slows small operations more than large ones; so read them as shares. The
-whole is timed without it, `eager` beside ours, in turns.
+`ours` runs on compiled kernels, `torch` is our step without them, `eager` the same network as anybody writes it, on a
+batch that is ready. The parts are timed by torch's profiler, which slows small operations more than large ones; so read
+them as shares. The whole is timed without it, in turns.
 
     python -m bench.step [--json] [--steps 100] [--repeats 7]
 """
@@ -16,20 +17,19 @@ from itertools import count
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench import workload
 from ccvr.core.machine import keep_freed_memory
-from ccvr.data.batches import epoch
+from ccvr.data.batches import Batch, epoch
 from ccvr.training.sgd import Sgd
 
 GROUPS = {
-    "batch: gather, shift, mirror": ("prepare",),
-    "normalise, channels last": ("aten::mul_", "aten::sub_", "aten::copy_"),
-    "convolutions, forward": ("aten::mkldnn_convolution",),
-    "convolutions, backward": ("aten::convolution_backward",),
+    "batch: gather, shift, mirror, normalise": ("prepare", "aten::mul_", "aten::sub_", "aten::copy_"),
+    "convolutions, forward": ("_Compiled", "aten::mkldnn_convolution"),
+    "convolutions, backward": ("_CompiledBackward", "aten::convolution_backward"),
     "max-pooling": ("aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"),
     "ReLU": ("aten::clamp_min", "aten::threshold_backward"),
     "linear layers": ("aten::addmm", "aten::mm", "aten::sum"),
@@ -37,31 +37,32 @@ GROUPS = {
 }
 
 
-def batches() -> Callable[[], tuple[Tensor, Tensor]]:
+def batches() -> Callable[[], Batch]:
     client, rng = workload.clients("iid", 1, augment=True)[0], np.random.default_rng(0)
 
     endless = (batch for _ in count() for batch in epoch(client.images, client.indices, 64, rng=rng))
     return lambda: next(endless)
 
 
-def ours(take: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], None]:
-    model = workload.model().train()
+def ours(take: Callable[[], Batch], *, kernels: bool) -> Callable[[], None]:
+    model = workload.model(kernels=kernels).train()
     optimiser = Sgd(list(model.parameters()), workload.TRAINING)
 
     def step() -> None:
         with record_function("prepare"):
-            images, labels = take()
+            crops, labels = take()
+            inputs = model.inputs(crops)
         optimiser.drop_gradients()
-        functional.cross_entropy(model(images), labels).backward()
+        functional.cross_entropy(model.head(model.features(inputs)), labels).backward()
         optimiser.step()
 
     return step
 
 
-def eager(take: Callable[[], tuple[Tensor, Tensor]]) -> Callable[[], None]:
+def eager(take: Callable[[], Batch]) -> Callable[[], None]:
     """The same without our network's shorter way; the batch is ready."""
     model: nn.Module = workload.eager_network().to(memory_format=torch.channels_last).train()
-    spec, labels = workload.TRAINING, take()[1]
+    spec, labels = workload.TRAINING, take().labels
     images = torch.randn(64, *workload.SHAPE).contiguous(memory_format=torch.channels_last)
     optimiser = torch.optim.SGD(
         model.parameters(), lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
@@ -105,21 +106,24 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     take = batches()
-    sides = {"ours": ours(take), "eager": eager(take)}
+    sides = {"ours": ours(take, kernels=True), "torch": ours(take, kernels=False), "eager": eager(take)}
     for step in sides.values():
         milliseconds(step, 10)
     turns = [{name: milliseconds(step, options.steps) for name, step in sides.items()} for _ in range(options.repeats)]
     found = {f"{name}_ms": statistics.median(turn[name] for turn in turns) for name in sides}
-    found["ours_of_eager"] = statistics.median(turn["eager"] / turn["ours"] for turn in turns)
+    found |= {
+        f"ours_over_{name}": statistics.median(turn[name] / turn["ours"] for turn in turns)
+        for name in ("torch", "eager")
+    }
     tables = {name: shares(step, options.steps) for name, step in sides.items()}
     if options.json:
         print(json.dumps(found | tables))
         return
     for name, value in found.items():
-        print(f"{name:<32} {value:6.2f}")
-    print(f"{'percent of a step':<32} {'ours':>6} {'eager':>6}")
+        print(f"{name:<40} {value:6.2f}")
+    print(f"{'percent of a step':<40}" + "".join(f"{name:>7}" for name in sides))
     for group in tables["ours"]:
-        print(f"{group:<32} {tables['ours'][group]:6.1f} {tables['eager'][group]:6.1f}")
+        print(f"{group:<40}" + "".join(f"{tables[name][group]:7.1f}" for name in sides))
 
 
 if __name__ == "__main__":

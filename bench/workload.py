@@ -18,6 +18,7 @@ from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import IntArray, LabelledImages
 from ccvr.data.partition import PartitionSpec, draw_partition
+from ccvr.kernels.shape import BlockShape
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
@@ -26,6 +27,7 @@ from ccvr.training.spec import TrainingSpec
 
 NUM_IMAGES, SHAPE, NUM_CLASSES, WORKERS, SEED = 50_000, (3, 32, 32), 10, 2, 0
 TRAINING = TrainingSpec(rounds=200, local_epochs=1, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)
+BLOCKS = (BlockShape(3, 6, 32, 32, 5), BlockShape(6, 16, 14, 14, 5))
 SAYS = "bench:"
 
 
@@ -74,9 +76,19 @@ def eager_network() -> nn.Module:
     )
 
 
+def step_flop() -> int:
+    """Floating-point operations of a step: forward, and gradients of all parameters and inputs but the images.
+
+    Two for every product and sum; convolutions as far as pooling reads them. What kernels leave out counts as well.
+    """
+    first, second = (shape.flop(TRAINING.batch_size) for shape in BLOCKS)
+    linear = sum(2 * layer.weight.numel() for layer in eager_network().modules() if isinstance(layer, nn.Linear))
+    return 2 * first + 3 * second + 3 * linear * TRAINING.batch_size
+
+
 @cache
-def scratch() -> Scratch[SplitModel]:
-    return Scratch(model())
+def scratch(*, kernels: bool = False) -> Scratch[SplitModel]:
+    return Scratch(model(kernels=kernels))
 
 
 @cache
@@ -84,12 +96,14 @@ def start() -> GlobalState:
     return GlobalState(parameters_of(scratch().model), buffers_of(scratch().model), {})
 
 
-def train_locally(kind: str, num_clients: int, number: int, received: Tensors, round: int) -> LocalResult:
-    """Our local loop for one client, for a peer that brings its own server."""
+def train_locally(
+    kind: str, num_clients: int, number: int, received: Tensors, round: int, *, kernels: bool = False
+) -> LocalResult:
+    """Our local loop for one client, by torch's step, for a peer that brings its own server; or by our kernels."""
     torch.set_num_threads(1)
     keep_freed_memory()
     state, client = GlobalState(received, start().buffers, {}), clients(kind, num_clients)[number]
-    return train_client(scratch(), state, client, {}, (), TRAINING, round=round, seed=SEED)
+    return train_client(scratch(kernels=kernels), state, client, {}, (), TRAINING, round=round, seed=SEED)
 
 
 def say(what: object) -> None:

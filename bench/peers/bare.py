@@ -1,10 +1,10 @@
 """As many one-thread processes as there are workers, each with its half of an epoch and nothing around it.
 
 `eager`: steps as a good user writes them (channels last, fused SGD) on batches that are ready in memory.
-`loop`: our local loop over half of the clients: no messages, no server.
+`loop`: our local loop over half of the clients: no messages, no server; by our kernels, or by torch's step.
 
     python -m bench.peers.bare eager
-    python -m bench.peers.bare loop {dirichlet,iid} CLIENTS
+    python -m bench.peers.bare loop {dirichlet,iid} CLIENTS {halide,torch}
 """
 
 import multiprocessing
@@ -38,7 +38,7 @@ def eager(half: int) -> Callable[[], None]:
     return run
 
 
-def loop(half: int, kind: str, num_clients: str) -> Callable[[], None]:
+def loop(half: int, kind: str, num_clients: str, step: str) -> Callable[[], None]:
     shards = workload.shards(kind, int(num_clients))
     loads: list[list[int]] = [[] for _ in range(workload.WORKERS)]
     for client in sorted(range(len(shards)), key=lambda k: -len(shards[k])):
@@ -47,7 +47,7 @@ def loop(half: int, kind: str, num_clients: str) -> Callable[[], None]:
 
     def run() -> None:
         for client in loads[half]:
-            workload.train_locally(kind, int(num_clients), client, parameters, 1)
+            workload.train_locally(kind, int(num_clients), client, parameters, 1, kernels=step == "halide")
 
     return run
 

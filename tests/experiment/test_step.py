@@ -63,7 +63,7 @@ def test_auto_is_torch_on_another_device_and_without_the_extra(without_the_extra
     ],
 )
 def test_kernels_that_cannot_run_are_refused(spec, name, reason):
-    with pytest.raises(SpecError, match='^training.step is "halide", but') as refused:
+    with pytest.raises(SpecError, match=r'^training\.step is "halide", but') as refused:
         decided(spec, network(name))
     assert reason in str(refused.value)
     assert str(refused.value).endswith('or start a new run with training.step = "torch".')
