@@ -60,7 +60,7 @@ def assert_as_torch(shape: BlockShape, x: Tensor, weight: Tensor, bias: Tensor, 
     assert torch.equal(Lanes(grouped, len(ours)).images(), ours)
     assert torch.equal(again, places)
     assert close(ours[: len(x)], expected.detach())
-    of_weight, of_bias = block.weight_gradient(block.rows(z), filled(gradient), places)
+    of_weight, of_bias = block.weight_gradient(z, filled(gradient), places)
     of_input = block.input_gradient(weight, filled(gradient), places)
     assert close(of_weight, leaves[1].grad)
     assert close(of_bias, leaves[2].grad)
@@ -108,7 +108,7 @@ def test_nothing_gets_through_below_zero():
     out, places = block.forward(z, weight, low, grouped=False)
     gradient = torch.ones_like(out)
     assert not out.any()
-    assert not any(t.any() for t in block.weight_gradient(block.rows(z), gradient, places))
+    assert not any(t.any() for t in block.weight_gradient(z, gradient, places))
     assert not block.input_gradient(weight, gradient, places).any()
 
 
@@ -134,7 +134,7 @@ def test_what_fills_a_group_changes_no_gradient():
     for scale in (0.0, 1e3):
         z = Lanes.of(torch.cat([x[:number], scale * x[number:]]), LANES).groups
         out, places = block.forward(z, weight, bias, grouped=False)
-        found.append([out[:number], *block.weight_gradient(block.rows(z), filled(gradient), places)])
+        found.append([out[:number], *block.weight_gradient(z, filled(gradient), places)])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
@@ -154,17 +154,16 @@ def test_what_does_not_fit_never_reaches_a_kernel():
     x, weight, bias = tensors(shape, LANES)
     block, z = Block(shape), Lanes.of(x, LANES).groups
     out, places = block.forward(z, weight, bias, grouped=False)
-    rows = block.rows(z)
     wrong = [
         lambda: block.forward(z[..., :-1], weight, bias, grouped=True),
         lambda: block.forward(z.double(), weight, bias, grouped=True),
         lambda: block.forward(z, weight.to(memory_format=torch.channels_last), bias, grouped=True),
         lambda: block.forward(z, weight, bias[1:], grouped=True),
-        lambda: block.rows(z[:, 1:]),
-        lambda: block.weight_gradient(rows[:, 1:], out, places),
-        lambda: block.weight_gradient(rows, out[:-1], places),
-        lambda: block.weight_gradient(rows, out, places.float()),
-        lambda: block.weight_gradient(rows[:1], out[:1], places[:1]),
+        lambda: block.weight_gradient(z[:, 1:], out, places),
+        lambda: block.weight_gradient(z, out[:-1], places),
+        lambda: block.weight_gradient(z, out, places.float()),
+        lambda: block.weight_gradient(z, out[:1], places[:1]),
+        lambda: block.weight_gradient(z[:0], out, places),
         lambda: block.input_gradient(weight[1:], out, places),
         lambda: block.input_gradient(weight, out.transpose(2, 3), places),
     ]
@@ -179,7 +178,7 @@ def test_places_that_no_forward_pass_made_reach_no_foreign_memory():
     block = Block(shape)
     gradient = torch.ones(LANES, shape.outputs, *shape.pooled)
     places = torch.full(gradient.shape, 255, dtype=torch.uint8)
-    found = block.weight_gradient(block.rows(Lanes.of(x, LANES).groups), gradient, places)
+    found = block.weight_gradient(Lanes.of(x, LANES).groups, gradient, places)
     assert all(t.isfinite().all() for t in (*found, block.input_gradient(weight, gradient, places)))
 
 

@@ -55,22 +55,12 @@ class Block:
         _run(_forward(self.shape, self.machine, grouped), z, weight, bias, by_lane, places.view(apart).movedim(1, 4))
         return out, places
 
-    def rows(self, z: Tensor) -> Tensor:
-        """The input, z [G, C, H, W, L], as the weight gradient reads it, [G L, n]."""
-        groups, lanes, (height, width) = len(z), self.machine.lanes, self.shape.padded
-        _require(z, groups, *self._input, lanes)
-        rows = torch.empty(groups * lanes, self._row)
-        strides = (lanes * self._row, 1, width * self.shape.inputs, self.shape.inputs, self._row)
-        by_lane = rows.as_strided((groups, self.shape.inputs, height, width, lanes), strides)
-        _run(_rows(self.shape, self.machine), z, by_lane)
-        return rows
-
-    def weight_gradient(self, rows: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of weight and bias, from that of the output, [N, C', H', W']."""
+    def weight_gradient(self, z: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of weight and bias, from the input [G, C, H, W, L] and the output's gradient [G L, C', H', W']."""
         self._require_outputs(gradient, places)
-        _require(rows, len(places), self._row)
+        _require(z, len(places) // self.machine.lanes, *self._input, self.machine.lanes)
         weight, bias = torch.empty(self._weight), torch.empty(self.shape.outputs)
-        _run(_weight_gradient(self.shape, self.machine), rows, gradient.flatten(2), places.flatten(2), weight, bias)
+        _run(_weight_gradient(self.shape, self.machine), z, gradient.flatten(2), places.flatten(2), weight, bias)
         return weight, bias
 
     def input_gradient(self, weight: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
@@ -175,17 +165,6 @@ def _row_length(shape: BlockShape, machine: Machine) -> int:
     return height * width * shape.inputs + _taps_at_once(shape, machine)
 
 
-@cache
-def _rows(shape: BlockShape, machine: Machine) -> Any:
-    z = array("z", machine.lanes, shape.width, shape.height, shape.inputs, None)
-    rows, (height, width) = hl.Func("rows"), shape.padded
-    rows[lane, x, y, c, g] = _padded(z, shape)[lane, x, y, c, g]
-    rows.bound(lane, 0, machine.lanes).bound(x, 0, width).bound(y, 0, height).bound(c, 0, shape.inputs)
-    rows.reorder(lane, c, x, y, g).vectorize(lane)
-    rows.output_buffer().dim(0).set_stride(hl.Expr())
-    return rows.compile_to_callable([z], target_of(machine))
-
-
 class _Gradients:
     """The gradients [N, C', cells] that pooling and ReLU let through, and where in a row the patch of each begins."""
 
@@ -219,28 +198,36 @@ class _Gradients:
 @cache
 def _weight_gradient(shape: BlockShape, machine: Machine) -> Any:
     """Every gradient that gets through adds its multiple of the patch that it comes from."""
-    lanes, k, together = machine.lanes, shape.kernel, _taps_at_once(shape, machine)
-    rows, step = array("rows", _row_length(shape, machine), None), shape.padded[1] * shape.inputs
-    gradients = _Gradients(shape, machine)
-    r = hl.RDom([(0, gradients.cells), (0, gradients.images)], "r")
-    sums, weight, bias = hl.Func("sums"), hl.Func("weight"), hl.Func("bias")
+    lanes, k, together, (height, width) = machine.lanes, shape.kernel, _taps_at_once(shape, machine), shape.padded
+    z = array("z", lanes, shape.width, shape.height, shape.inputs, None)
+    gradients, padded = _Gradients(shape, machine), _padded(z, shape)
+    rows, sums, weight, bias = (hl.Func(name) for name in ("rows", "sums", "weight", "bias"))
+    p = hl.RDom([(0, shape.inputs), (0, width), (0, height)], "p")
+    rows[at, lane, g] = hl.undef(hl.Float(32))
+    rows[(p.z * width + p.y) * shape.inputs + p.x, lane, g] = padded[lane, p.y, p.z, p.x, g]
+    r = hl.RDom([(0, gradients.cells), (0, lanes), (0, z.dim(4).extent())], "r")
+    image = r.z * lanes + r.y
+    first = gradients.start_of(r.x, c, image) + ky * (width * shape.inputs)
     sums[tap, ky, c] = hl.f32(0)
-    patch = rows[gradients.start_of(r.x, c, r.y) + ky * step + tap, r.y]
-    sums[tap, ky, c] += gradients.value[r.x, c, r.y] * patch
+    sums[tap, ky, c] += gradients.value[r.x, c, image] * rows[first + tap, r.y, r.z]
     weight[kx, ky, c, o] = sums[kx * shape.inputs + c, ky, o]
     bias[c] = hl.f32(0)
-    bias[c] += gradients.through(r.x, c, r.y, shape.pool**2)
+    bias[c] += gradients.through(r.x, c, image, shape.pool**2)
 
     weight.bound(kx, 0, k).bound(ky, 0, k).bound(c, 0, shape.inputs).bound(o, 0, shape.outputs)
     sums.compute_root().bound(tap, 0, -(-shape.taps // together) * together).bound(ky, 0, k)
     sums.bound(c, 0, shape.outputs).vectorize(tap, lanes)
-    update = sums.update(0).split(tap, xo, xi, together).reorder(xi, ky, r.x, xo, c, r.y)
+    update = sums.update(0).split(tap, xo, xi, together).reorder(xi, ky, r.x, xo, c, r.y, r.z)
     update.vectorize(xi, lanes).unroll(xi).unroll(ky)
+    rows.compute_at(sums, r.z).bound_extent(at, _row_length(shape, machine))
+    rows.update(0).reorder(lane, p.x, p.y, p.z).vectorize(lane)
+    if shape.padding:
+        padded.compute_at(sums, r.z).vectorize(lane)
     gradients.compute_at(sums, c)
     if gradients.cells >= lanes:
         bias.update(0).atomic().vectorize(r.x, lanes)
     pipeline = hl.Pipeline([weight, bias])
-    return pipeline.compile_to_callable([rows, gradients.gradient, gradients.places], target_of(machine))
+    return pipeline.compile_to_callable([z, gradients.gradient, gradients.places], target_of(machine))
 
 
 @cache

@@ -168,7 +168,7 @@ class _Compiled(torch.autograd.Function):
         found: list[Tensor | None] = []
         for at in reversed(range(len(blocks))):
             gradient, block = gradient.contiguous(), blocks[at]
-            found = [*block.weight_gradient(block.rows(inputs[at]), gradient, places[at]), *found]
+            found = [*block.weight_gradient(inputs[at], gradient, places[at]), *found]
             if at or needs[0]:
                 gradient = block.input_gradient(parameters[2 * at].contiguous(), gradient, places[at])
         return None, Lanes.of(gradient, inputs[0].shape[-1]).groups if needs[0] else None, *found
