@@ -61,6 +61,8 @@ class Mailbox:
         self._half = 0
         self._layout: dict[Key, Shape] = {}
         self._places: tuple[dict[Key, Tensor], dict[Key, Tensor]] = ({}, {})
+        self._begins: dict[Key, int] = {}
+        self._used = 0
 
     def put(self, result: LocalResult) -> Letter:
         """Write the tensors of a result."""
@@ -83,8 +85,12 @@ class Mailbox:
         if letter.layout is not None:
             self._arrange(letter.layout)
         groups: dict[str, Any] = {group: {} for group in CARRIED}
-        for (group, name), place in self._places[letter.half].items():
-            groups[group][name] = place.clone()
+        content = self._halves[letter.half, : self._used].clone()  # in one piece: it costs as much as one tensor
+        typed = {dtype: content.view(dtype) for dtype, _ in self._layout.values()}
+        for (group, name), begin in self._begins.items():
+            dtype, shape = self._layout[group, name]
+            place = self._places[letter.half][group, name]
+            groups[group][name] = typed[dtype].as_strided(shape, place.stride(), begin // dtype.itemsize)
         for (group, name), piece in letter.outside.items():
             groups[group][name] = _tensor(*piece)
         others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
@@ -92,14 +98,16 @@ class Mailbox:
 
     def _arrange(self, layout: dict[Key, Shape]) -> None:
         """Give every tensor its place in both halves, as long as there is room."""
-        self._layout, self._places = layout, ({}, {})
+        self._layout, self._places, self._begins = layout, ({}, {}), {}
         begin = 0
         for key, (dtype, shape) in layout.items():
             end = begin + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
             if end <= self._halves.shape[1]:
                 for half, places in zip(self._halves, self._places, strict=True):
                     places[key] = half[begin:end].view(dtype).view(shape)
+                self._begins[key] = begin
                 begin = -(-end // ALIGNMENT) * ALIGNMENT
+        self._used = begin
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> Packed:
