@@ -112,6 +112,16 @@ def test_uint8_goes_straight_into_the_lanes(compiled):
     assert isinstance(ours.inputs(pixels), Tensor), "somebody listens to the normalisation"
 
 
+def test_a_model_that_came_to_a_machine_without_the_extra_is_torchs(monkeypatch, compiled):
+    spec, statistics = ModelSpec("digits-cnn"), {"mean": [0.4], "std": [0.2]}
+    model = build_model(spec, (1, 8, 8), 10, **statistics, kernels=True, seed=0).eval()
+    pixels = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
+    expected = model(pixels)
+    monkeypatch.setattr(module, "is_installed", lambda: False)
+    assert close(model(pixels), expected)
+    assert len(compiled) == 1
+
+
 # --- torch does the rest ----------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ MAX_NUMBERS = 2**31 - 1
 """Numbers of an array that the 32-bit indices of a kernel reach."""
 
 
+@cache
 def is_installed() -> bool:
     """Whether the extra ``fast`` is installed."""
     return importlib.util.find_spec("halide") is not None

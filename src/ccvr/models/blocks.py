@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ccvr.kernels.lanes import Lanes
-from ccvr.kernels.machine import MAX_NUMBERS, this_machine
+from ccvr.kernels.machine import MAX_NUMBERS, is_installed, this_machine
 from ccvr.kernels.shape import BlockShape
 
 if TYPE_CHECKING:
@@ -72,11 +72,18 @@ class BlockSequential(nn.Sequential):
     def takes_lanes(self) -> bool:
         """Whether it begins with a block that takes ``Lanes``."""
         first = next(iter(self), None)
-        return isinstance(first, ConvBlock) and first.kernels and not is_heard(first, *first._modules.values())
+        return (
+            isinstance(first, ConvBlock)
+            and first.kernels
+            and is_installed()
+            and not is_heard(first, *first._modules.values())
+        )
 
 
 def use_kernels(model: nn.Module, on: bool = True) -> nn.Module:
-    """Have compiled kernels run the blocks of a model, or torch. Returns the model.
+    """Have compiled kernels run the blocks of a model where they can, or torch alone. Returns the model.
+
+    Without the extra ``fast``, on another device and for what the kernels do not take, torch runs them in any case.
 
     Example:
     >>> model = use_kernels(nn.Sequential(ConvBlock(3, 6, 5), nn.Flatten()))
@@ -198,7 +205,7 @@ def _differentiable(
 
 def _compiled(blocks: Sequence[ConvBlock], x: object) -> "tuple[Block, ...]":
     """The kernels for these blocks and this input; none where torch has to run them."""
-    if not all(block.kernels and not is_heard(*block._modules.values()) for block in blocks):
+    if not all(block.kernels and not is_heard(*block._modules.values()) for block in blocks) or not is_installed():
         return ()
     if not isinstance(x, Lanes) and not _is_numbers(x):
         return ()
