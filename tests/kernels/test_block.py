@@ -125,6 +125,36 @@ def test_what_is_no_number_is_not_hidden(shape, bad):
     assert torch.equal(out.isinf(), expected.isinf())
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float64])
+def test_torchs_default_type_changes_nothing(kind):
+    shape = PAPER[1]
+    drawn_ = tensors(shape, LANES)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(kind)
+    try:
+        with torch.device("meta"):
+            block, z = Block(shape), Lanes.of(drawn_[0], LANES).groups
+            out, places = block.forward(z, *drawn_[1:], grouped=False)
+            found = (*block.weight_gradient(z, out, places), block.input_gradient(drawn_[1], out, places))
+    finally:
+        torch.set_default_dtype(before)
+    assert all((t.dtype, t.device.type) == (torch.float32, "cpu") for t in (out, *found))
+    assert close(out, by_torch(shape, *drawn_))
+
+
+def test_gradients_of_nan_are_nan():
+    shape = PAPER[1]
+    x, weight, bias = tensors(shape, LANES)
+    x[1, 0, 3, 2] = float("nan")
+    leaves = [t.clone().requires_grad_() for t in (weight, bias)]
+    by_torch(shape, x, *leaves).sum().backward()
+    block, z = Block(shape), Lanes.of(x, LANES).groups
+    out, places = block.forward(z, weight, bias, grouped=False)
+    of_weight, of_bias = block.weight_gradient(z, torch.ones_like(out), places)
+    assert of_weight.isnan().any()
+    assert torch.equal(of_bias, leaves[1].grad)
+
+
 def test_what_fills_a_group_changes_no_gradient():
     """Whatever it is: its own gradient is zero."""
     shape, number = PAPER[1], LANES - 3

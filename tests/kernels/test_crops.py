@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccvr.kernels import crops as module
-from ccvr.kernels.crops import Crops
+from ccvr.kernels.crops import Crops, Shifts
 from ccvr.kernels.lanes import Lanes
 from ccvr.kernels.machine import this_machine
 from ccvr.models.split import Normalize
@@ -23,7 +23,8 @@ def drawn(channels: int, size: tuple[int, int], number: int, *, shifted: bool, s
     if not shifted:
         return Crops(torch.from_numpy(pixels), index, size)
     row, column = rng.integers(0, 9, (2, number))
-    return Crops(torch.from_numpy(pixels), index, size, row, column, rng.integers(0, 2, number).astype(bool))
+    shifts = Shifts(row, column, rng.integers(0, 2, number).astype(bool))
+    return Crops(torch.from_numpy(pixels), index, size, shifts)
 
 
 def one_by_one(crops: Crops) -> torch.Tensor:
@@ -32,10 +33,10 @@ def one_by_one(crops: Crops) -> torch.Tensor:
     found = []
     for place, index in enumerate(crops.index):
         image = crops.whole[index]
-        if crops.row is not None:
-            row, column = crops.row[place], crops.column[place]
+        if crops.shifts is not None:
+            row, column, mirrored = (values[place] for values in crops.shifts)
             image = image[:, row : row + height, column : column + width]
-            image = image.flip(2) if crops.mirrored[place] else image
+            image = image.flip(2) if mirrored else image
         found.append(image)
     return torch.stack(found)
 
@@ -61,8 +62,29 @@ def test_one_pass_is_all_of_it(channels, size, number, shifted):
 def test_images_that_32_bits_do_not_reach_are_gathered_first(monkeypatch):
     crops, ones = drawn(2, (5, 6), 11, shifted=True), torch.ones(2)
     straight = crops.lanes(ones, ones)
-    monkeypatch.setattr(module, "MAX_NUMBERS", 100)
+    monkeypatch.setattr(module, "MAX_NUMBERS", 5000)  # fewer than all images have, more than the batch has
     assert torch.equal(crops.lanes(ones, ones).groups, straight.groups)
+
+
+@pytest.mark.parametrize("wrong", ["floats", "many"])
+def test_what_the_kernel_does_not_take_never_reaches_it(wrong, monkeypatch):
+    crops, ones = drawn(2, (5, 6), 11, shifted=False), torch.ones(2)
+    if wrong == "many":
+        monkeypatch.setattr(module, "MAX_NUMBERS", 11 * 60)
+    given_ = Crops(crops.whole.float(), crops.index, crops.size) if wrong == "floats" else crops
+    with pytest.raises(ValueError, match="the kernel gathers some"):
+        given_.lanes(ones, ones)
+
+
+def test_one_number_may_stand_for_all_channels():
+    crops, expected = drawn(3, (5, 6), 11, shifted=False), Normalize([0.4] * 3, [0.3] * 3)
+    for one in (Normalize([0.4], [0.3]), Normalize(0.4, 0.3)):
+        lanes = crops.lanes(one.scale, one.shift)
+        assert torch.allclose(lanes.images(), expected(crops.images), atol=1e-5)
+    strided = expected.scale[:1].expand(3, 1, 1)
+    assert torch.equal(crops.lanes(strided, expected.shift).groups, crops.lanes(expected.scale, expected.shift).groups)
+    with pytest.raises(RuntimeError):
+        crops.lanes(torch.ones(2), torch.ones(3))
 
 
 def test_images_that_lie_scattered_are_gathered_first():
@@ -82,7 +104,7 @@ def test_an_index_of_no_image_is_an_error(index):
 @pytest.mark.parametrize("value", [9, -1])
 def test_a_crop_that_reaches_beyond_its_image_is_an_error(field, value):
     crops, ones = drawn(1, (4, 4), 3, shifted=True), torch.ones(1)
-    getattr(crops, field)[1] = value
+    getattr(crops.shifts, field)[1] = value
     with pytest.raises(IndexError, match="outside of the 20 images of 12 x 12 pixels"):
         crops.lanes(ones, ones)
 

@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from ccvr.kernels.crops import Crops
 from ccvr.models import blocks as module
-from ccvr.models.blocks import BlockSequential, ConvBlock, run_blocks, suits_kernels, use_kernels
+from ccvr.models.blocks import BlockSequential, ConvBlock, run_blocks, unsuited_block, use_kernels
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.digits_cnn import digits_cnn
 from ccvr.models.modes import evaluating
 from ccvr.models.simple_cnn import simple_cnn
-from ccvr.models.split import SplitModel
+from ccvr.models.split import Normalize, SplitModel, split_model
 from ccvr.models.taps import find_taps, reading
 
 NETWORKS = {"simple-cnn": (simple_cnn, (3, 32, 32)), "digits-cnn": (digits_cnn, (1, 8, 8))}
@@ -140,6 +140,13 @@ def replacing(path: str, layer: nn.Module):
     return change
 
 
+def cut(block: ConvBlock, number: int) -> ConvBlock:
+    """A block that has lost its last layers."""
+    while len(block) > number:
+        del block[-1]
+    return block
+
+
 NOT_COMPILED = {
     "a hook inside": listening("layer1.2"),
     "a hook on a convolution": listening("layer2.0"),
@@ -156,6 +163,9 @@ NOT_COMPILED = {
     "no bias": replacing("layer1.0", nn.Conv2d(3, 6, 5, bias=False)),
     "another pooling": replacing("layer1.2", nn.MaxPool2d(2, stride=1)),
     "pooling that rounds up": replacing("layer1.2", nn.MaxPool2d(2, ceil_mode=True)),
+    "only a convolution": lambda net: setattr(net, "layer1", cut(net.layer1, 1)),
+    "pooling twice": lambda net: net.layer1.append(nn.MaxPool2d(2)),
+    "a list for a size": replacing("layer1.2", nn.MaxPool2d([3, 3])),
     "a normed weight": lambda net: nn.utils.parametrizations.weight_norm(net.layer1[0]),
 }
 
@@ -174,7 +184,7 @@ def test_what_does_not_suit_is_torchs(case, training, compiled):
     assert torch.allclose(net(x), plain(x), atol=1e-5)
     net(x).sum().backward()
     assert len(compiled) == (2 if "hook" in case else 0), "a hook is on one block of two, and there were two passes"
-    assert suits_kernels(net) is ("hook" in case)
+    assert (unsuited_block(net) is None) is ("hook" in case)
 
 
 def test_a_hook_on_a_block_hears_it_and_the_kernels_run_it(compiled):
@@ -192,6 +202,17 @@ def test_images_that_are_too_small_are_torchs_error(compiled):
         with pytest.raises(RuntimeError):
             net(x)
     assert not compiled
+
+
+def test_a_block_that_lost_its_pooling_does_not_pool(compiled):
+    net = use_kernels(cut(ConvBlock(3, 6, 5), 2))
+    plain, x = nn.Sequential(*copy.deepcopy(net)), torch.randn(5, 3, 12, 12)
+    for training in (True, False):
+        assert close(net.train(training)(x), plain(x))
+    assert len(compiled) == 2
+    net[0].padding = (-1, -1)
+    with pytest.raises(RuntimeError, match="negative padding"):
+        net(x)
 
 
 @pytest.mark.parametrize("side", [5, 9, 32, 33])
@@ -235,6 +256,95 @@ def test_half_of_the_blocks_may_be_torchs(compiled):
     net.layer2.kernels = False
     assert close(net(images("simple-cnn")), network("simple-cnn")(images("simple-cnn")))
     assert not compiled
+
+
+class Twice(ConvBlock):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Shifted(BlockSequential):
+    def forward(self, x):
+        return super().forward(x + 1)
+
+
+class Tripled(Normalize):
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_users_own_forward_is_called(training, kernels):
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, 20, 20)
+    own = use_kernels(BlockSequential(Twice(3, 6, 5), ConvBlock(6, 4, 3)), kernels).train(training)
+    expected = nn.Sequential(*own[1])(2 * nn.Sequential(*own[0])(x))
+    assert close(own(x), expected)
+    pixels = torch.randint(0, 256, (4, 3, 20, 20), dtype=torch.uint8)
+    for network_, normalize in (
+        (Shifted(ConvBlock(3, 6, 5), nn.Flatten(), nn.Linear(6 * 64, 3)), Normalize([0.4] * 3, [0.3] * 3)),
+        (BlockSequential(ConvBlock(3, 6, 5), nn.Flatten(), nn.Linear(6 * 64, 3)), Tripled([0.4] * 3, [0.3] * 3)),
+    ):
+        plain = copy.deepcopy(network_)
+        model = use_kernels(split_model(network_, normalize, pixels), kernels).train(training)
+        assert close(model(pixels), plain(normalize(pixels)))
+
+
+def scaled(block: nn.Module, x: Tensor) -> Tensor:
+    return block(x * block[0].weight.sum())
+
+
+@pytest.mark.parametrize(
+    "apply", [lambda block, x: BlockSequential(block, block)(x), lambda block, x: block(block(x)), scaled]
+)
+def test_second_derivatives_do_not_count_a_path_twice(apply):
+    """Where an input comes from the weights itself."""
+    found = []
+    for kernels in (True, False):
+        torch.manual_seed(0)
+        block = use_kernels(ConvBlock(3, 3, 3, padding=1), kernels)
+        out = apply(block, torch.randn(4, 3, 16, 16))
+        found.append(torch.autograd.grad(out.square().sum(), block[0].weight, create_graph=True)[0].detach())
+    assert close(*found)
+
+
+def test_hooks_for_all_modules_are_called(compiled):
+    net, x, seen = network("simple-cnn", kernels=True), images("simple-cnn"), []
+    hook = nn.modules.module.register_module_forward_hook(lambda module_, *_: seen.append(type(module_)))
+    try:
+        net(x)
+    finally:
+        hook.remove()
+    assert seen.count(nn.Conv2d) == 2
+    assert not compiled
+
+
+def test_the_split_model_can_be_transformed_and_exported(compiled):
+    spec, statistics = ModelSpec("digits-cnn"), {"mean": [0.4], "std": [0.2]}
+    model = build_model(spec, (1, 8, 8), 10, **statistics, kernels=True, seed=0).eval()
+    pixels = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
+    parameters = dict(model.named_parameters())
+    found = torch.func.grad(lambda p: torch.func.functional_call(model, p, (pixels,)).sum())(parameters)
+    assert found["head.bias"].tolist() == [5.0] * 10
+    assert not compiled
+
+
+def test_one_image_without_a_batch_and_strange_tensors_are_torchs(compiled):
+    net = use_kernels(ConvBlock(3, 6, 5))
+    plain = copy.deepcopy(net)
+    assert net(torch.randn(3, 12, 12)).shape == (6, 4, 4)
+    net[0].weight, net[0].bias = (nn.Parameter(t[:2].detach().clone()) for t in (net[0].weight, net[0].bias))
+    assert net(torch.randn(2, 3, 12, 12)).shape == (2, 2, 4, 4), "weights that were cut down"
+    assert not compiled
+    strided = torch.zeros(6, 2)
+    strided[:, 0] = plain[0].bias.detach()
+    bias, x = plain[0].bias, torch.randn(2, 3, 12, 12)
+    expected = use_kernels(copy.deepcopy(plain), False)(x)
+    plain[0].bias = nn.Parameter(strided[:, 0])
+    assert close(use_kernels(plain)(x), expected)
+    assert torch.equal(plain[0].bias, bias)
+    assert len(compiled) == 1
 
 
 # --- around the blocks ------------------------------------------------------------------------------------------------
@@ -281,15 +391,15 @@ def test_a_model_of_ones_own_holds_the_blocks(compiled):
     torch.manual_seed(0)
     own = Own()
     plain, x = copy.deepcopy(own), torch.randn(11, 3, 32, 32)
-    assert suits_kernels(use_kernels(own))
+    assert unsuited_block(use_kernels(own)) is None
     for net in (own, plain):
         net(x).square().mean().backward()
     assert len(compiled) == 2
     assert all(close(a.grad, b.grad, 1e-4) for a, b in zip(own.parameters(), plain.parameters(), strict=True))
 
 
-def test_models_without_blocks_do_not_suit():
-    assert not suits_kernels(nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2)))
+def test_models_without_blocks_have_none_that_suits():
+    assert unsuited_block(nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2))) == ""
 
 
 def test_a_run_of_blocks_takes_lanes_even_where_torch_runs_it():

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from ccvr.core.errors import DataError
 from ccvr.data.images import IntArray, LabelledImages
-from ccvr.kernels.crops import Crops
+from ccvr.kernels.crops import Crops, Shifts
 
 PAD = 4
 MOST_PIXELS = 2**24
@@ -45,7 +45,7 @@ class TrainingImages:
             return Batch(Crops(self.source.images, indices, (height, width)), labels)
         row, column = rng.integers(0, 2 * PAD + 1, (2, len(indices)))
         mirrored = rng.integers(0, 2, len(indices)).astype(bool)
-        return Batch(Crops(self.padded, indices, (height, width), row, column, mirrored), labels)
+        return Batch(Crops(self.padded, indices, (height, width), Shifts(row, column, mirrored)), labels)
 
 
 def _padded(images: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.events import Event
 from ccvr.experiment.pipeline import resume, start
+from ccvr.experiment.reopen import spec_of
 from ccvr.experiment.spec import Spec, read_spec, to_toml, training_settings
 
 
@@ -25,7 +26,7 @@ def bring(spec: Spec, path: Path) -> Iterator[Event]:
                 raise  # otherwise another process began the same run while this one was reading the data
         else:
             return
-    here, wanted = training_settings(read_spec(folder.spec)), training_settings(spec)
+    here, wanted = training_settings(spec_of(folder)), training_settings(spec)
     for name, value in wanted.items():
         if here.get(name) != value and (name, value) != ("training.step", "auto"):
             raise RunError(

@@ -36,6 +36,7 @@ class Cost:
 
     samples: int
     seconds: float
+    step: str
     model_bytes: int
     traffic_bytes: int
     statistics_bytes: int
@@ -43,6 +44,7 @@ class Cost:
     def describe(self) -> str:
         return (
             f"{describe_training(self.samples, self.seconds)}\n"
+            f"step: {self.step}\n"
             f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up\n"
             f"class statistics: at most {_size(self.statistics_bytes)} from all clients"
         )
@@ -63,6 +65,7 @@ def estimate(spec: Spec) -> Cost:
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / _at_once(spec),
+        step=decided(spec, model).training.step,
         model_bytes=state,
         traffic_bytes=2 * state * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),

@@ -76,10 +76,12 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
         setup = prepare(spec)
-        spec = decided(spec, setup.fresh_model())
-        write_atomically(folder.spec, to_toml(spec).encode())
-        setup = replace(setup, spec=spec)
+        model = setup.fresh_model()
+        setup = replace(setup, spec=decided(spec, model))
         clients = engine(setup)
+        if setup.spec != read_spec(folder.spec):
+            write_atomically(folder.spec, to_toml(setup.spec).encode())
+        yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
         yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
 
 

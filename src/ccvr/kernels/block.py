@@ -49,8 +49,8 @@ class Block:
         _require(weight, *self._weight)
         _require(bias, self.shape.outputs)
         images, apart = (groups * lanes, *self._output), (groups, lanes, *self._output)
-        places = torch.empty(images, dtype=torch.uint8)
-        out = torch.empty(groups, *self._output, lanes) if grouped else torch.empty(images)
+        places = torch.empty(images, dtype=torch.uint8, device="cpu")
+        out = _empty(groups, *self._output, lanes) if grouped else _empty(*images)
         by_lane = out if grouped else out.view(apart).movedim(1, 4)
         _run(_forward(self.shape, self.machine, grouped), z, weight, bias, by_lane, places.view(apart).movedim(1, 4))
         return out, places
@@ -59,7 +59,7 @@ class Block:
         """Gradients of weight and bias, from the input [G, C, H, W, L] and the output's gradient [G L, C', H', W']."""
         self._require_outputs(gradient, places)
         _require(z, len(places) // self.machine.lanes, *self._input, self.machine.lanes)
-        weight, bias = torch.empty(self._weight), torch.empty(self.shape.outputs)
+        weight, bias = _empty(*self._weight), _empty(self.shape.outputs)
         _run(_weight_gradient(self.shape, self.machine), z, gradient.flatten(2), places.flatten(2), weight, bias)
         return weight, bias
 
@@ -67,7 +67,7 @@ class Block:
         """The gradient of the input, [N, C, H, W], from that of the output, [N, C', H', W']."""
         _require(weight, *self._weight)
         self._require_outputs(gradient, places)
-        z = torch.empty(len(gradient), *self._input)
+        z = _empty(len(gradient), *self._input)
         _run(_input_gradient(self.shape, self.machine), weight, gradient.flatten(2), places.flatten(2), z)
         return z
 
@@ -84,6 +84,11 @@ def _require(tensor: Tensor, *shape: int, kind: torch.dtype = torch.float32) -> 
             f"a kernel was given {tensor.dtype} of shape {list(tensor.shape)} with strides {list(tensor.stride())}; "
             f"it takes contiguous {kind} of shape {list(shape)}."
         )
+
+
+def _empty(*shape: int) -> Tensor:
+    """What a kernel writes to, whatever torch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def _run(kernel: Any, *tensors: Tensor) -> None:
@@ -106,9 +111,10 @@ def _forward(shape: BlockShape, machine: Machine, grouped: bool) -> Any:
     sums[lane, x, y, c, g] = bias[c]
     sums[lane, x, y, c, g] += weight[r.x, r.y, r.z, c] * padded[lane, x + r.x, y + r.y, r.z, g]
     most, place = _first_maximum([hl.Expr(sums[lane, q * x + p % q, q * y + p // q, c, g]) for p in range(q * q)])
+    lives = (most > 0) | _is_nan(most)  # as in torch, so that whatever diverges is seen to
     out[lane, x, y, c, g] = (
-        hl.select(most > 0, most, hl.select(_is_nan(most), most, hl.f32(0))),
-        hl.cast(hl.UInt(8), hl.select(most > 0, place, q * q)),
+        hl.select(lives, most, hl.f32(0)),
+        hl.cast(hl.UInt(8), hl.select(lives, place, q * q)),
     )
     columns = 2 if q == 1 and width > 1 else 1  # outputs of a row that are computed together
     channels = machine.at_once(shape.outputs, columns * q)

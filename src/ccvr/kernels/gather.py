@@ -5,6 +5,7 @@ from typing import Any
 
 import halide as hl
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,22 +29,25 @@ def gather(crops: Crops, scale: Tensor, shift: Tensor) -> Lanes:
     groups = -(-len(crops) // machine.lanes)
     places = np.zeros((4, groups * machine.lanes), np.int64)
     places[0, len(crops) :] = LEFT_OUT
-    for number, values in enumerate((crops.index, crops.row, crops.column, crops.mirrored)):
-        if values is not None:
-            places[number, : len(crops)] = values
+    for number, values in enumerate((crops.index, *(crops.shifts or ()))):
+        places[number, : len(crops)] = values
     limits = np.array([len(crops.whole), whole[0] - crops.size[0] + 1, whole[1] - crops.size[1] + 1, 2])
     used = places[:, : len(crops)]
     if used.min(initial=0) < 0 or (used.max(1, initial=0) >= limits).any():
         raise IndexError(f"some crops lie outside of the {len(crops.whole)} images of {whole[0]} x {whole[1]} pixels.")
-    out = scale.new_empty(groups, channels, *crops.size, machine.lanes)
+    if crops.whole.dtype != torch.uint8 or not crops.is_small:
+        raise ValueError(f"the kernel gathers some 2³¹ pixels of uint8; these are {len(crops)} of {crops.whole.dtype}.")
+    out = torch.empty(groups, channels, *crops.size, machine.lanes, dtype=torch.float32, device="cpu")
     kernel = _gather(channels, crops.size, (whole[0], whole[1]), machine)
     lanes = places.astype(np.int32).reshape(4, groups, machine.lanes)
-    kernel(crops.whole.numpy(), *lanes, _flat(scale), _flat(shift), out.numpy())
+    kernel(crops.whole.numpy(), *lanes, _of_channels(scale, channels), _of_channels(shift, channels), out.numpy())
     return Lanes(out, len(crops))
 
 
-def _flat(tensor: Tensor) -> NDArray[np.float32]:
-    return tensor.detach().reshape(-1).numpy()
+def _of_channels(tensor: Tensor, channels: int) -> NDArray[np.float32]:
+    """One number a channel, or one for all."""
+    found: NDArray[np.float32] = tensor.detach().float().reshape(-1).expand(channels).contiguous().numpy()
+    return found
 
 
 @cache

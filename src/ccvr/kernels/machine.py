@@ -12,6 +12,9 @@ FMA_IN_FLIGHT = 8
 MAX_NUMBERS = 2**31 - 1
 """Numbers of an array that the 32-bit indices of a kernel reach."""
 
+MAX_LANES = 64
+"""More images than any register has lanes."""
+
 
 @cache
 def is_installed() -> bool:

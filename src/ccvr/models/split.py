@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ccvr.core.errors import ModelError
 from ccvr.kernels.crops import Crops
 from ccvr.kernels.lanes import Lanes
-from ccvr.models.blocks import is_heard
+from ccvr.models.blocks import is_heard, takes_lanes
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEADS, Head, LinearHead
@@ -32,6 +32,10 @@ class Normalize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.to(self.scale.dtype).mul_(self.scale).sub_(self.shift) if x.dtype == torch.uint8 else x
 
+    def is_plain(self) -> bool:
+        """Whether its numbers are float32 on the CPU, as kernels read them."""
+        return all((t.dtype, t.device.type) == (torch.float32, "cpu") for t in (self.scale, self.shift))
+
 
 class Backbone(nn.Module):
     """A model without its head: what would enter the head comes out, whatever the model did after it."""
@@ -42,11 +46,6 @@ class Backbone(nn.Module):
         assert isinstance(head, nn.Linear | Head)
         self._capture = [Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
         self.model = replaced(model, head, self._capture[0])
-
-    def takes_lanes(self) -> bool:
-        """Whether the model reads images from the vector lanes as well."""
-        takes = getattr(self.model, "takes_lanes", None)
-        return takes is not None and bool(takes())
 
     def forward(self, x: Tensor | Lanes) -> Tensor:
         kept = self._capture[0].kept
@@ -84,21 +83,22 @@ class SplitModel(nn.Module):
     def inputs(self, x: Tensor | Crops) -> Tensor | Lanes:
         """What the backbone reads: normalised images, in the vector lanes where it takes those."""
         normalize = self.normalize
-        if self._takes_lanes() and isinstance(normalize, Normalize):
+        if isinstance(normalize, Normalize) and self._takes_lanes():
             crops = x if isinstance(x, Crops) else Crops.of(x) if _is_pixels(x) else None
-            if crops is not None and len(crops):
+            if crops is not None and len(crops) and crops.is_small:
                 return crops.lanes(normalize.scale, normalize.shift)
         images: Tensor = normalize((x.images if isinstance(x, Crops) else x).to(self.head.weight.device))
         return images
 
     def _takes_lanes(self) -> bool:
+        """Whether normalisation and the backbone's first block are ours, unchanged, and run by kernels."""
         normalize, backbone = self.normalize, self.backbone
-        is_plain = isinstance(normalize, Normalize) and normalize.scale.dtype == torch.float32
         return (
-            is_plain
-            and isinstance(backbone, Backbone)
-            and backbone.takes_lanes()
-            and not is_heard(normalize, backbone, backbone.model)
+            type(normalize) is Normalize
+            and normalize.is_plain()
+            and type(backbone) is Backbone
+            and takes_lanes(backbone.model)
+            and not is_heard(normalize, backbone)
         )
 
     def features(self, x: Tensor | Lanes) -> Tensor:
@@ -129,7 +129,7 @@ class SplitModel(nn.Module):
 
 
 def _is_pixels(x: Tensor) -> bool:
-    return x.dtype == torch.uint8 and x.dim() == 4 and x.device.type == "cpu"
+    return type(x) is Tensor and (x.dtype, x.device.type, x.dim()) == (torch.uint8, "cpu", 4)
 
 
 def split_model(

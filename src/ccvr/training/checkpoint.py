@@ -46,7 +46,7 @@ def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> Ro
         trained_with = dict(header.get("settings", {}))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
-    _require_same(trained_with, settings or {}, path)
+    _require_same({"training.step": "torch", **trained_with}, settings or {}, path)  # before there was a choice
     return state
 
 
