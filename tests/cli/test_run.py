@@ -138,7 +138,7 @@ class TestStopped:
 
         code, out, err = ccvr("resume", "mine", "--no-report")
         assert (code, err) == (0, "")
-        assert out.startswith("resuming after round ")
+        assert out.startswith("step: halide; each process compiles its kernels first, about 2 s\nresuming after round ")
         assert "round 40/40" in out
         assert "round 1/40" not in out
         assert len((tmp_path / "mine" / "rounds.jsonl").read_text().splitlines()) == 40

@@ -11,7 +11,7 @@ from flwr.common.config import flatten_dict
 import ccvr
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import FederationError, LinkFailed, RunError, RunInUse, SpecError
-from ccvr.experiment.events import ClientsMissing, Finished, HeadScored, RoundDone, Started
+from ccvr.experiment.events import ClientsMissing, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import FlowerSpec, Spec, to_toml
 from ccvr.flower.launch import BUNDLE, MOST_WORDS, _address, _last_words, launch
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.flower
 
 TOKEN = "ccvr-fedcba9876543210"
 EXAMPLES = [
+    Noted("step: halide"),
     Started(0, 2, [[1, 2], [3, 4]], ["a", "b"]),
     RoundDone(round=1, rounds=2, accuracy=None, test_loss=None, loss=0.5, samples=10, seconds=0.1),
     RoundDone(round=2, rounds=2, accuracy=55.5, test_loss=1.5, loss=0.5, samples=10, seconds=0.1),
