@@ -59,6 +59,4 @@ def notes(asked: Spec, now: Spec, model: SplitModel, images: int) -> Iterator[No
     if training.step == "halide":
         yield Noted("step: halide; each process compiles its kernels first, about 2 s")
     elif asked.training.step == "auto" and _obstacle(asked, model) == MISSING and samples > LONG:
-        yield Noted(
-            'step: torch; with the extra "fast" this run would take less than half the time (docs/benchmarks.md)'
-        )
+        yield Noted('step: torch; with the extra "fast" this run would take about half the time (docs/benchmarks.md)')

@@ -36,7 +36,10 @@ def gather(crops: Crops, scale: Tensor, shift: Tensor) -> Lanes:
     if used.min(initial=0) < 0 or (used.max(1, initial=0) >= limits).any():
         raise IndexError(f"some crops lie outside of the {len(crops.whole)} images of {whole[0]} x {whole[1]} pixels.")
     if crops.whole.dtype != torch.uint8 or not crops.is_small:
-        raise ValueError(f"the kernel gathers some 2³¹ pixels of uint8; these are {len(crops)} of {crops.whole.dtype}.")
+        raise ValueError(
+            f"Expected uint8 images of fewer than 2**31 pixels together, got {len(crops)} of {crops.whole.dtype} and "
+            f"{crops.size[0]} x {crops.size[1]} pixels. Pass uint8, in smaller batches."
+        )
     out = torch.empty(groups, channels, *crops.size, machine.lanes, dtype=torch.float32, device="cpu")
     kernel = _gather(channels, crops.size, (whole[0], whole[1]), machine)
     lanes = places.astype(np.int32).reshape(4, groups, machine.lanes)
