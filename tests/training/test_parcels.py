@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.models.flat import Flat, flattened
 from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
 from ccvr.training.parcels import ALIGNMENT, Mailbox, pack_state, room_for, unpack_state
 
@@ -112,11 +113,11 @@ def test_the_layout_goes_along_when_it_changes(ends):
         replace(result(6), payload=result(7).parameters),
     ]
     letters = [sent(worker.put(each)) for each in row[:2]]
-    assert [letter.layout is None for letter in letters] == [False, True]
+    assert [letter.form is None for letter in letters] == [False, True]
     assert [all_bits(parent.take(letter)) for letter in letters] == [all_bits(each) for each in row[:2]]
     for each, known in zip(row[2:], (False, True, False, False), strict=True):
         letter = sent(worker.put(each))
-        assert (letter.layout is None) is known
+        assert (letter.form is None) is known
         assert all_bits(parent.take(letter)) == all_bits(each)
 
 
@@ -131,6 +132,30 @@ def test_what_fits_is_not_in_the_letter_and_what_does_not_is(ends):
     letter = worker.put(result(1, 256))
     assert letter.outside == {}, "a room may be filled to its last byte"
     assert len(pickle.dumps(letter)) < 1000
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 8), groups)
+def test_tensors_in_one_piece_come_out_in_one_piece(sizes, room, payload):
+    named = {str(size): torch.rand(size) for size in sizes}
+    given_ = replace(RESULT, parameters=flattened(named), buffers=named, payload=payload)
+    with tempfile.TemporaryDirectory() as folder:
+        worker, parent = (Mailbox(Path(folder) / "mailbox", ALIGNMENT * room, 3) for _ in range(2))
+        for _ in range(4):
+            found = parent.take(sent(worker.put(given_)))
+            assert isinstance(found.parameters, Flat)
+            assert not isinstance(found.buffers, Flat)
+            assert all_bits(found) == all_bits(given_)
+        plainly = replace(given_, parameters=named)
+        assert not isinstance(parent.take(sent(worker.put(plainly))).parameters, Flat), "the form goes along"
+
+
+def test_as_many_results_may_be_under_way_as_there_are_places(tmp_path):
+    worker, parent = (Mailbox(tmp_path / "mailbox", 1024, 5) for _ in range(2))
+    for first in (0, 10, 20):
+        letters = [sent(worker.put(result(first + number))) for number in range(5)]
+        assert len({letter.place for letter in letters}) == 5
+        for number, letter in enumerate(letters):
+            assert bits(parent.take(letter).parameters) == bits(result(first + number).parameters)
 
 
 def test_memories_stay_behind(ends):

@@ -81,7 +81,7 @@ class LocalEngine:
             with self._trainer(clients, copies) as pool:
                 trainer = pool or OneByOne(Scratch(self.build()), training, self.spec.seed, copies)
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
-                    yield result.parameters | result.buffers
+                    yield {**result.parameters, **result.buffers}
 
     def clients(self) -> list[Client]:
         chosen = self.spec.data.augment

@@ -1,12 +1,13 @@
 """Arithmetic on named tensors: what clients send and servers average."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.models.flat import Flat, flattened, whole_of
 
 Tensors = dict[str, Tensor]
 Model = TypeVar("Model", bound=nn.Module)
@@ -20,6 +21,8 @@ class Scratch(Generic[Model]):
     def __init__(self, model: Model) -> None:
         self.model = model
         self._looked = False
+        self._flat: Flat | None = None
+        self._pointers: list[int | None] = []
         self._passing: list[tuple[Place, Tensor]] = []
         self._parameters: dict[str, Place] = {}
         self._buffers: dict[str, Place] = {}
@@ -33,14 +36,28 @@ class Scratch(Generic[Model]):
                 elif tensor is not None:
                     self._passing.append(((module._buffers, key), tensor.detach().clone()))
 
+    def flatten(self) -> "Scratch[Model]":
+        """Move the parameters into one piece of memory, where their types allow it. Returns itself."""
+        flat = flattened(self.parameters())
+        if isinstance(flat, Flat) and len(flat) == len(self._parameters):
+            for name, (table, key) in self._parameters.items():
+                table[key].data = flat[name]
+            self._flat, self._pointers = flat, [part.data_ptr() for part in flat.values()]
+        return self
+
     def trained(self) -> list[nn.Parameter]:
         """The parameters themselves, each once."""
         held = (table[key] for table, key in self._parameters.values())
         return list({id(parameter): parameter for parameter in held if parameter is not None}.values())
 
-    def parameters(self) -> Tensors:
+    def parameters(self) -> Mapping[str, Tensor]:
         """The trained tensors, without gradients: the model's own memory, so they change with it."""
-        return _held(self._parameters)
+        return self._flat if self._flat is not None and self._lies_there() else _held(self._parameters)
+
+    def _lies_there(self) -> bool:
+        """Whether every parameter is still a part of the one piece: modules may put another one in its place."""
+        held = (table[key] for table, key in self._parameters.values())
+        return self._pointers == [None if tensor is None else tensor.data_ptr() for tensor in held]
 
     def buffers(self) -> Tensors:
         """The tensors that are kept but not trained, such as BatchNorm's running moments; the model's own memory."""
@@ -55,16 +72,24 @@ class Scratch(Generic[Model]):
         tables = {name: (id(table), id(after[name][0])) for name, (table, _) in before.items() if name in after}
         return sorted((before.keys() ^ after.keys()) | {name for name, (old, new) in tables.items() if old != new})
 
-    def load(self, tensors: Mapping[str, Tensor]) -> Model:
+    def load(self, *groups: Mapping[str, Tensor]) -> Model:
         """Write every tensor, by its name; buffers that no state keeps become what they were at first."""
-        held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
+        places, given = [self._parameters, self._buffers], dict[str, Tensor]()
+        for group in groups:
+            whole = whole_of(group, self._flat.layout) if self._flat else None
+            if self._flat and whole is not None and self._lies_there():
+                self._flat.whole.copy_(whole)
+                places = [self._buffers]
+            else:
+                given.update(group)
+        held = {name: table[key] for group in places for name, (table, key) in group.items()}
         there = [name for name, tensor in held.items() if tensor is not None]
-        wrong = [name for name in there if tensors[name].shape != held[name].shape]
+        wrong = [name for name in there if given[name].shape != held[name].shape]
         if wrong:
-            found, expected = list(tensors[wrong[0]].shape), list(held[wrong[0]].shape)
+            found, expected = list(given[wrong[0]].shape), list(held[wrong[0]].shape)
             raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
         with torch.no_grad():
-            torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
+            torch._foreach_copy_([held[name] for name in there], [given[name] for name in there])
         for (table, key), first in self._passing:
             table[key] = first.clone()
         return self.model
@@ -114,7 +139,7 @@ class WeightedMean:
 
     def __init__(self) -> None:
         self._dtypes: dict[str, torch.dtype] = {}
-        self._sums: Tensors = {}
+        self._sums: Mapping[str, Tensor] = {}
         self._maxima: Tensors = {}
         self._weight = 0.0
 
@@ -123,11 +148,13 @@ class WeightedMean:
         if not self._dtypes:
             self._dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
             numbers = {name for name, dtype in self._dtypes.items() if dtype.is_floating_point}
-            self._sums = {name: torch.zeros_like(tensors[name], dtype=torch.float64) for name in numbers}
+            self._sums = _zeros(tensors, numbers)
             self._maxima = {name: tensor for name, tensor in tensors.items() if name not in numbers}
         if self._dtypes.keys() != tensors.keys():
             raise ValueError(f"tensors of other names than before: {sorted(self._dtypes.keys() ^ tensors.keys())}")
-        if self._sums:
+        if isinstance(self._sums, Flat) and (whole := whole_of(tensors, self._sums.layout)) is not None:
+            self._sums.whole.add_(whole.double(), alpha=weight)
+        elif self._sums:
             torch._foreach_add_(list(self._sums.values()), [tensors[name] for name in self._sums], alpha=weight)
         self._maxima = {name: torch.maximum(most, tensors[name]) for name, most in self._maxima.items()}
         self._weight += weight
@@ -136,3 +163,10 @@ class WeightedMean:
         """The means, in the type of the tensors that were added."""
         means = {name: total / self._weight for name, total in self._sums.items()}
         return {name: (means | self._maxima)[name].to(dtype) for name, dtype in self._dtypes.items()}
+
+
+def _zeros(tensors: Mapping[str, Tensor], numbers: Collection[str]) -> Mapping[str, Tensor]:
+    """Sums in float64, laid out as the tensors are."""
+    if isinstance(tensors, Flat):
+        return Flat(tensors.layout, torch.zeros_like(tensors.whole, dtype=torch.float64))
+    return {name: torch.zeros_like(tensors[name], dtype=torch.float64) for name in tensors if name in numbers}

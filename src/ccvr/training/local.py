@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
 from ccvr.kernels.crops import Crops
+from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, copied, num_bytes, plain
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
@@ -38,14 +39,14 @@ class Client:
 class GlobalState:
     """What the server sends: the model, and what its algorithm sends beside it. On the CPU; nobody writes to it."""
 
-    parameters: Tensors
+    parameters: Mapping[str, Tensor]
     buffers: Tensors
     broadcast: Tensors
 
     @cached_property
     def model(self) -> Tensors:
         """Parameters and buffers."""
-        return self.parameters | self.buffers
+        return {**self.parameters, **self.buffers}
 
     @cached_property
     def model_bytes(self) -> int:
@@ -68,7 +69,7 @@ class LocalResult:
     """What comes back from a client. Its tensors are the model's until ``copied``."""
 
     client: int
-    parameters: Tensors
+    parameters: Mapping[str, Tensor]
     buffers: Tensors
     num_examples: int
     num_steps: int
@@ -101,7 +102,7 @@ def train_client(
     The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    model = scratch.load(received.model)
+    model = scratch.load(received.parameters, received.buffers)
     _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
@@ -132,9 +133,10 @@ def train_client(
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def _is_finite(tensors: Tensors) -> bool:
-    numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
-    total = torch.stack(torch._foreach_norm(numbers)).sum().item()  # of finite numbers it may overflow, so look again
+def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
+    each = [tensors.whole] if isinstance(tensors, Flat) else list(tensors.values())
+    numbers = [tensor for tensor in each if tensor.is_floating_point()]
+    total = sum(norm.item() for norm in torch._foreach_norm(numbers))  # of finite numbers it may overflow: look again
     return math.isfinite(total) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 

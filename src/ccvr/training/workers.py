@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -37,8 +38,10 @@ START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
 LIMIT = min(max(float(os.environ.get("CCVR_WORKER_LIMIT", "7200")), 1.0), 1e6)
 """Seconds that may pass without any result, or in the midst of a message."""
-MANY = 8
-"""Clients left per worker from which on a worker gets the next one ahead of time."""
+SMALL = 8
+"""Clients are small that are at most one part in so many of what each worker still has to do."""
+AT_ONCE, MAX_BYTES = 8, 2**25
+"""Clients that a worker gets together at most, and bytes of its mailbox when those are several."""
 
 
 class _Task(NamedTuple):
@@ -48,16 +51,20 @@ class _Task(NamedTuple):
     client: int
     last: int | None
     round: int
+    size: int
+    """Examples of this client."""
+    left: int
+    """Examples of this and all later clients of the cohort."""
 
 
 @dataclass
 class _Worker:
-    """A process and what it has been given: the client that it trains, and at most one to go on with."""
+    """A process and what it has been given: the clients that it trains, and some to go on with."""
 
     process: SpawnProcess
     pipe: Connection
     mailbox: Mailbox | None = None
-    tasks: deque[_Task] = field(default_factory=deque)
+    tasks: deque[tuple[_Task, ...]] = field(default_factory=deque)
     knows: bool = False
     """Whether it has been sent the model of this round."""
 
@@ -79,6 +86,7 @@ class Workers:
         self._clients, self._number = clients, min(number, len(clients))
         self._workers: list[_Worker] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._at_once = 1
 
     def __enter__(self) -> "Workers":
         try:
@@ -138,20 +146,24 @@ class Workers:
         for worker in self._workers:
             if not worker.pipe.poll(max(0.0, ends - time.monotonic())):
                 raise TrainingError(f"a worker was not ready after {START_LIMIT:.0f} seconds. Lower --workers.")
-            worker.mailbox = Mailbox(*self._receive(worker))
+            path, room, places = self._receive(worker)
+            worker.mailbox, self._at_once = Mailbox(path, room, places), places // 2
             limit(worker.pipe, LIMIT)
 
     def train(
         self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
-        """The results in the cohort's order; at most 2 × workers of them wait for an earlier one."""
+        """The results in the cohort's order; some wait for an earlier one, no more than mailboxes have places."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
         while any(worker.tasks for worker in self._workers):
             self._collect()  # of a round whose results were not all asked for: they are nobody's
         for worker in self._workers:
             worker.knows = False
-        tasks = (_Task(place, client.id, remembered.get(client.id), round) for place, client in enumerate(cohort))
-        todo = deque(tasks)
+        left = [*accumulate(len(client.indices) for client in reversed(cohort))][::-1]
+        todo = deque(
+            _Task(place, client.id, remembered.get(client.id), round, len(client.indices), left[place])
+            for place, client in enumerate(cohort)
+        )
         for place in range(len(cohort)):
             self._hand_out(todo, parcel, len(waiting))
             while place not in waiting:
@@ -160,18 +172,35 @@ class Workers:
             yield waiting.pop(place)
 
     def _hand_out(self, todo: deque[_Task], parcel: State, waiting: int) -> None:
-        """Give idle workers a client each, as long as 2 × workers finished results at most will wait.
+        """Give idle workers the next clients, as long as there is room for the results that will wait.
 
-        Where many clients are left, a worker gets a second one to go on with: small ones should not wait for us.
+        A worker whose clients are a small part of the work gets more to go on with: it should not wait for us.
         """
-        room = 2 * len(self._workers) - waiting - sum(len(worker.tasks) for worker in self._workers)
-        for depth in (1, 2) if len(todo) > MANY * len(self._workers) else (1,):
+        under_way = sum(len(tasks) for worker in self._workers for tasks in worker.tasks)
+        room = 2 * self._at_once * len(self._workers) - waiting - under_way
+        for ahead in (False, True):
             for worker in self._workers:
-                if todo and room > 0 and len(worker.tasks) < depth:
-                    task, room = todo.popleft(), room - 1
+                may_get = self._is_done_soon(worker, todo) if ahead else not worker.tasks
+                if todo and may_get and room >= (self._at_once if ahead else 1):
+                    tasks = self._next(todo, min(self._at_once, room))
+                    room -= len(tasks)
                     known, worker.knows = worker.knows, True
-                    worker.tasks.append(task)
-                    self._send(worker, (task, None if known else parcel))
+                    worker.tasks.append(tasks)
+                    self._send(worker, (tasks, None if known else parcel))
+
+    def _is_done_soon(self, worker: _Worker, todo: deque[_Task]) -> bool:
+        return bool(todo) and len(worker.tasks) == 1 and self._is_small(worker.tasks[0], todo[0].left)
+
+    def _is_small(self, tasks: Sequence[_Task], left: int) -> bool:
+        """Whether some clients are so small a part of the work that is left that nobody waits for them at the end."""
+        return SMALL * len(self._workers) * sum(task.size for task in tasks) <= left
+
+    def _next(self, todo: deque[_Task], most: int) -> tuple[_Task, ...]:
+        """The next client, and those after it as long as they are a small part together."""
+        tasks: tuple[_Task, ...] = (todo.popleft(),)
+        while todo and len(tasks) < most and self._is_small((*tasks, todo[0]), tasks[0].left):
+            tasks = (*tasks, todo.popleft())
+        return tasks
 
     def _send(self, worker: _Worker, message: object) -> None:
         try:
@@ -187,11 +216,11 @@ class Workers:
         ready = readable([worker.pipe for worker in busy], LIMIT)
         if not ready:
             raise _silence(busy)
-        found = {}
+        found = dict[int, LocalResult]()
         for worker in busy:
             if worker.pipe in ready:
-                result = self._receive(worker)
-                found[worker.tasks.popleft().place] = result
+                results = self._receive(worker)
+                found |= {task.place: result for task, result in zip(worker.tasks.popleft(), results, strict=True)}
         return found
 
     def _receive(self, worker: _Worker) -> Any:
@@ -204,12 +233,11 @@ class Workers:
             raise TrainingError(_obituary(worker)) from error
         if kind == "error":
             raise TrainingError(content)
-        return worker.mailbox.take(content) if worker.mailbox else content
+        return [worker.mailbox.take(letter) for letter in content] if worker.mailbox else content
 
 
 def _silence(workers: Sequence[_Worker]) -> TrainingError:
-    tasks = [worker.tasks[0] for worker in workers if worker.tasks]
-    names = ", ".join(f"client {task.client} in round {task.round}" for task in tasks) or "nothing yet"
+    names = ", ".join(_names(worker.tasks[0]) for worker in workers if worker.tasks) or "nothing yet"
     return TrainingError(
         f"no worker answered for {LIMIT:.0f} seconds ({names}). "
         "Resume the run, with CCVR_WORKER_LIMIT=SECONDS for more patience."
@@ -217,10 +245,15 @@ def _silence(workers: Sequence[_Worker]) -> TrainingError:
 
 
 def _obituary(worker: _Worker) -> str:
-    how, task = ending(worker.process.exitcode), worker.tasks[0] if worker.tasks else None
-    what = f"client {task.client} in round {task.round}" if task else "nothing yet"
+    how, what = ending(worker.process.exitcode), _names(worker.tasks[0]) if worker.tasks else "nothing yet"
     hint = " Out of memory, perhaps: lower --workers." if how == "signal SIGKILL" else ""
     return f"the worker that trained {what} ended ({how}).{hint} The run can be resumed."
+
+
+def _names(tasks: Sequence[_Task]) -> str:
+    *others, last = (str(task.client) for task in tasks)
+    clients = f"clients {', '.join(others)} and {last}" if others else f"client {last}"
+    return f"{clients} in round {tasks[0].round}"
 
 
 # --- in a worker ------------------------------------------------------------------------------------------------------
@@ -234,25 +267,29 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, memories = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build())
+        clients, scratch = shared.open(), Scratch(build()).flatten()
         trainer = OneByOne(scratch, spec, seed, Memories(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:
-            mailbox = Mailbox(path, room)
+            places = 2 * max(1, min(AT_ONCE, MAX_BYTES // (2 * room)))
+            mailbox = Mailbox(path, room, places)
         except OSError as error:
             send(pipe, ("error", f"a worker found no room for its results in {path.parent}: {error}. Set TMPDIR."))
             return
-        send(pipe, ("ready", (path, room)))
+        send(pipe, ("ready", (path, room, places)))
         sent: GlobalState | None = None
         while True:
-            task, parcel = receive(pipe)
+            tasks, parcel = receive(pipe)
             sent = sent if parcel is None else unpack_state(parcel)
             assert sent is not None
-            send(pipe, _answer(trainer, clients[task.client], sent, task, mailbox))
+            send(pipe, _answer(trainer, clients, sent, tasks, mailbox))
 
 
-def _answer(trainer: OneByOne, client: Client, sent: GlobalState, task: _Task, mailbox: Mailbox) -> tuple[str, Any]:
+def _answer(
+    trainer: OneByOne, clients: Sequence[Client], sent: GlobalState, tasks: Sequence[_Task], mailbox: Mailbox
+) -> tuple[str, Any]:
     try:
-        return "result", mailbox.put(trainer.train_one(client, sent, task.last, round=task.round))
+        found = (trainer.train_one(clients[task.client], sent, task.last, round=task.round) for task in tasks)
+        return "result", [mailbox.put(result) for result in found]
     except CcvrError as error:
         return "error", str(error)
