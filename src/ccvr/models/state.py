@@ -1,6 +1,6 @@
 """Arithmetic on named tensors: what clients send and servers average."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -15,89 +15,106 @@ Place = tuple[dict[str, Any], str]
 """Where a module keeps a tensor: its table, and the name there. Modules may put another tensor in the same place."""
 
 
+class _Held:
+    """Where a model keeps some of its tensors, by their names; once ``flatten`` was called, as far as it can be had."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, Place] = {}
+        self._flat: Flat | None = None
+        self._pointers: list[int | None] = []
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """What lies there, without gradients."""
+        if flat := self._lies_flat():
+            return flat
+        held = {name: table[key] for name, (table, key) in self.places.items()}
+        return {name: tensor.detach() for name, tensor in held.items() if tensor is not None}
+
+    def flatten(self) -> None:
+        """Move all tensors into one piece of memory, where their types allow it."""
+        flat = flattened(self.tensors())
+        if isinstance(flat, Flat) and len(flat) == len(self.places):
+            for name, (table, key) in self.places.items():
+                table[key].data = flat[name]
+            self._flat, self._pointers = flat, [part.data_ptr() for part in flat.values()]
+
+    def matched(self, groups: Sequence[Mapping[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+        """What lies there, each with the one of its name that is given."""
+        if flat := self._lies_flat():
+            wholes = (whole_of(group, flat.layout) for group in groups)
+            if (whole := next((each for each in wholes if each is not None), None)) is not None:
+                return [(flat.whole, whole)]
+        given = {name: tensor for group in groups for name, tensor in group.items()}
+        held = {name: table[key] for name, (table, key) in self.places.items()}
+        pairs = {name: (tensor, given[name]) for name, tensor in held.items() if tensor is not None}
+        for name, (ours, theirs) in pairs.items():
+            if ours.shape != theirs.shape:
+                raise ValueError(f"{name} has the shape {list(theirs.shape)}; the model's is {list(ours.shape)}")
+        return list(pairs.values())
+
+    def _lies_flat(self) -> Flat | None:
+        """The tensors in one piece, if they are still its parts: modules may put another one in the place of one."""
+        if self._flat is None:
+            return None
+        held = (table[key] for table, key in self.places.values())
+        now = [None if tensor is None else tensor.data_ptr() for tensor in held]
+        return self._flat if now == self._pointers else None
+
+
 class Scratch(Generic[Model]):
     """A model that is written and read many times: where its tensors are is found once."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self._looked = False
-        self._flat: Flat | None = None
-        self._pointers: list[int | None] = []
         self._passing: list[tuple[Place, Tensor]] = []
-        self._parameters: dict[str, Place] = {}
-        self._buffers: dict[str, Place] = {}
+        self._parameters, self._buffers = _Held(), _Held()
         for path, module in model.named_modules(remove_duplicate=False):
             prefix, passing = f"{path}." if path else "", module._non_persistent_buffers_set
             for key, _ in module._parameters.items():
-                self._parameters[prefix + key] = (module._parameters, key)
+                self._parameters.places[prefix + key] = (module._parameters, key)
             for key, tensor in module._buffers.items():
                 if key not in passing:
-                    self._buffers[prefix + key] = (module._buffers, key)
+                    self._buffers.places[prefix + key] = (module._buffers, key)
                 elif tensor is not None:
                     self._passing.append(((module._buffers, key), tensor.detach().clone()))
 
     def flatten(self) -> "Scratch[Model]":
-        """Move the parameters into one piece of memory, where their types allow it. Returns itself."""
-        flat = flattened(self.parameters())
-        if isinstance(flat, Flat) and len(flat) == len(self._parameters):
-            for name, (table, key) in self._parameters.items():
-                table[key].data = flat[name]
-            self._flat, self._pointers = flat, [part.data_ptr() for part in flat.values()]
+        """Move parameters and buffers into one piece of memory each, where their types allow it. Returns itself."""
+        self._parameters.flatten()
+        self._buffers.flatten()
         return self
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters themselves, each once."""
-        held = (table[key] for table, key in self._parameters.values())
+        held = (table[key] for table, key in self._parameters.places.values())
         return list({id(parameter): parameter for parameter in held if parameter is not None}.values())
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trained tensors, without gradients: the model's own memory, so they change with it."""
-        return self._flat if self._flat is not None and self._lies_there() else _held(self._parameters)
+        return self._parameters.tensors()
 
-    def _lies_there(self) -> bool:
-        """Whether every parameter is still a part of the one piece: modules may put another one in its place."""
-        held = (table[key] for table, key in self._parameters.values())
-        return self._pointers == [None if tensor is None else tensor.data_ptr() for tensor in held]
-
-    def buffers(self) -> Tensors:
+    def buffers(self) -> Mapping[str, Tensor]:
         """The tensors that are kept but not trained, such as BatchNorm's running moments; the model's own memory."""
-        return _held(self._buffers)
+        return self._buffers.tensors()
 
     def moved(self) -> list[str]:
         """Tensors that are no longer where they were found: the model has other modules. Looked for once."""
         if self._looked:
             return []
         self._looked, now = True, Scratch(self.model)
-        before, after = self._parameters | self._buffers, now._parameters | now._buffers
+        before, after = (each._parameters.places | each._buffers.places for each in (self, now))
         tables = {name: (id(table), id(after[name][0])) for name, (table, _) in before.items() if name in after}
         return sorted((before.keys() ^ after.keys()) | {name for name, (old, new) in tables.items() if old != new})
 
     def load(self, *groups: Mapping[str, Tensor]) -> Model:
         """Write every tensor, by its name; buffers that no state keeps become what they were at first."""
-        places, given = [self._parameters, self._buffers], dict[str, Tensor]()
-        for group in groups:
-            whole = whole_of(group, self._flat.layout) if self._flat else None
-            if self._flat and whole is not None and self._lies_there():
-                self._flat.whole.copy_(whole)
-                places = [self._buffers]
-            else:
-                given.update(group)
-        held = {name: table[key] for group in places for name, (table, key) in group.items()}
-        there = [name for name, tensor in held.items() if tensor is not None]
-        wrong = [name for name in there if given[name].shape != held[name].shape]
-        if wrong:
-            found, expected = list(given[wrong[0]].shape), list(held[wrong[0]].shape)
-            raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
+        pairs = self._parameters.matched(groups) + self._buffers.matched(groups)
         with torch.no_grad():
-            torch._foreach_copy_([held[name] for name in there], [given[name] for name in there])
+            torch._foreach_copy_([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
         for (table, key), first in self._passing:
             table[key] = first.clone()
         return self.model
-
-
-def _held(places: Mapping[str, Place]) -> Tensors:
-    held = {name: table[key] for name, (table, key) in places.items()}
-    return {name: tensor.detach() for name, tensor in held.items() if tensor is not None}
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class GlobalState:
     """What the server sends: the model, and what its algorithm sends beside it. On the CPU; nobody writes to it."""
 
     parameters: Mapping[str, Tensor]
-    buffers: Tensors
+    buffers: Mapping[str, Tensor]
     broadcast: Tensors
 
     @cached_property
@@ -70,7 +70,7 @@ class LocalResult:
 
     client: int
     parameters: Mapping[str, Tensor]
-    buffers: Tensors
+    buffers: Mapping[str, Tensor]
     num_examples: int
     num_steps: int
     payload: Tensors

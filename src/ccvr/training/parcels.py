@@ -54,7 +54,7 @@ def pack_state(state: GlobalState) -> State:
 
 def unpack_state(parcel: State) -> GlobalState:
     parameters, buffers, broadcast = ({name: _tensor(*piece) for name, piece in group.items()} for group in parcel)
-    return GlobalState(flattened(parameters), buffers, broadcast)
+    return GlobalState(flattened(parameters), flattened(buffers), broadcast)
 
 
 class Mailbox:

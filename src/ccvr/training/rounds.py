@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from ccvr.core.seeds import stream
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, parameters_of
+from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, copied, parameters_of
 from ccvr.training.algorithms import server_update
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.memories import Memories
@@ -95,7 +96,7 @@ class _Fold:
         self.reports: list[ClientReport] = []
         self.remembering: list[int] = []
         self._mean = WeightedMean()
-        self._largest: tuple[int, Tensors] = (-1, {})
+        self._largest: tuple[int, Mapping[str, Tensor]] = (-1, {})
 
     def passing(self, results: Iterable[LocalResult]) -> Iterator[LocalResult]:
         for result in results:
@@ -108,4 +109,4 @@ class _Fold:
             yield result
 
     def buffers(self) -> Tensors:
-        return self._mean.result() if self.policy == "average" else self._largest[1]
+        return self._mean.result() if self.policy == "average" else copied(self._largest[1])
