@@ -28,8 +28,8 @@ from ccvr.training.sgd import Sgd
 
 GROUPS = {
     "batch: gather, shift, mirror, normalise": ("prepare", "aten::mul_", "aten::sub_", "aten::copy_"),
-    "convolutions, forward": ("_Compiled", "aten::mkldnn_convolution"),
-    "convolutions, backward": ("_CompiledBackward", "aten::convolution_backward"),
+    "convolutions, forward": ("Compiled", "aten::mkldnn_convolution"),
+    "convolutions, backward": ("CompiledBackward", "aten::convolution_backward"),
     "max-pooling": ("aten::max_pool2d_with_indices", "aten::max_pool2d_with_indices_backward"),
     "ReLU": ("aten::clamp_min", "aten::threshold_backward"),
     "linear layers": ("aten::addmm", "aten::mm", "aten::sum"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ccvr.kernels.crops import Crops
-from ccvr.models import blocks as module
+from ccvr.models import compiled as module
 from ccvr.models.blocks import BlockSequential, ConvBlock, run_blocks, unsuited_block, use_kernels
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.digits_cnn import digits_cnn
@@ -42,13 +42,13 @@ def close(ours: Tensor, expected: Tensor, tolerance: float = 1e-5) -> bool:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images went through the kernels, pass by pass."""
     seen: list[int] = []
-    apply = module._Compiled.apply
+    apply = module.Compiled.apply
 
     def counted(blocks, z, *parameters):
         seen.append(len(z))
         return apply(blocks, z, *parameters)
 
-    monkeypatch.setattr(module._Compiled, "apply", counted)
+    monkeypatch.setattr(module.Compiled, "apply", counted)
     return seen
 
 

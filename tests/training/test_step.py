@@ -11,7 +11,7 @@ from ccvr.core.errors import TrainingError
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
 from ccvr.data.sources.digits import read_digits
-from ccvr.models import blocks
+from ccvr.models import compiled
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
@@ -72,8 +72,8 @@ def tensors(state):
 def test_two_rounds_end_where_torch_ends(name, algorithm, tmp_path, monkeypatch):
     spec = replace(SPEC, algorithm=algorithm, clsprox=0.01)
     expected = states(name, replace(spec, step="torch"), tmp_path / "torch", kernels=False)[-1]
-    passes, apply = [], blocks._Compiled.apply
-    monkeypatch.setattr(blocks._Compiled, "apply", lambda *of: passes.append(1) or apply(*of))
+    passes, apply = [], compiled.Compiled.apply
+    monkeypatch.setattr(compiled.Compiled, "apply", lambda *of: passes.append(1) or apply(*of))
     found = states(name, spec, tmp_path / "halide")[-1]
     assert len(passes) >= 2 * 6, "every step of every client"
     start = states(name, replace(spec, rounds=1, lr=1e-9), tmp_path / "start")[-1]
