@@ -83,7 +83,7 @@ def test_one_number_may_stand_for_all_channels():
         assert torch.allclose(lanes.images(), expected(crops.images), atol=1e-5)
     strided = expected.scale[:1].expand(3, 1, 1)
     assert torch.equal(crops.lanes(strided, expected.shift).groups, crops.lanes(expected.scale, expected.shift).groups)
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="broadcast"):
         crops.lanes(torch.ones(2), torch.ones(3))
 
 

@@ -49,8 +49,8 @@ def gather(crops: Crops, scale: Tensor, shift: Tensor) -> Lanes:
 
 def _of_channels(tensor: Tensor, channels: int) -> NDArray[np.float32]:
     """One number a channel, or one for all."""
-    found: NDArray[np.float32] = tensor.detach().float().reshape(-1).expand(channels).contiguous().numpy()
-    return found
+    found = tensor.detach().numpy().reshape(-1).astype(np.float32, copy=False)
+    return found if len(found) == channels else np.full(channels, found)
 
 
 @cache

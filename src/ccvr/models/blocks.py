@@ -49,8 +49,8 @@ class BlockSequential(nn.Sequential):
     def forward(self, x: Any) -> Any:
         for are_blocks, layers in groupby(self, _is_block):
             row = list(layers)
-            if are_blocks and not any(is_heard(layer, *layer._modules.values()) for layer in row):
-                x = run_blocks(row, x)
+            if are_blocks and not is_heard(*row, *(part for layer in row for part in layer._modules.values())):
+                x = _run(row, x, heard=False)
                 continue
             for layer in row:
                 x = layer(x)
@@ -72,7 +72,6 @@ def takes_lanes(model: nn.Module) -> bool:
         and first.kernels
         and _is_block(first)
         and not is_heard(first, *first._modules.values())
-        and shape_of(settings_of(first), 1, 1) is not None
     )
 
 
@@ -87,7 +86,7 @@ def use_kernels(model: nn.Module, on: bool = True) -> nn.Module:
     layout = torch.contiguous_format if on else torch.channels_last
     for module in model.modules():
         if isinstance(module, ConvBlock):
-            module.kernels = on
+            module.kernels = on and shape_of(settings_of(module), 1, 1) is not None
             convolution = module._modules.get("0")
             if type(convolution) is nn.Conv2d:
                 convolution.weight.data = convolution.weight.data.contiguous(memory_format=layout)
@@ -105,8 +104,11 @@ def unsuited_block(model: nn.Module) -> str | None:
 
 def run_blocks(blocks: Sequence[nn.Module], x: Tensor | Lanes) -> Tensor:
     """Images [B, C, H, W], or ``Lanes``, through some blocks, one after the other."""
+    return _run(blocks, x, heard=is_heard(*(part for block in blocks for part in block._modules.values())))
+
+
+def _run(blocks: Sequence[nn.Module], x: Tensor | Lanes, *, heard: bool) -> Tensor:
     settings = tuple(settings_of(block) for block in blocks)
-    heard = any(is_heard(*block._modules.values()) for block in blocks)
     if compiled := kernels_for(settings, x) if not heard and all(block.kernels for block in blocks) else ():
         lanes = x if isinstance(x, Lanes) else Lanes.of(x, this_machine().lanes)
         images: Tensor = Compiled.apply(compiled, lanes.groups, *_parameters(blocks))
