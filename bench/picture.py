@@ -28,7 +28,7 @@ def parts(axes: Axes, step: dict[str, Any]) -> None:
     for place, (side, end) in enumerate(begins.items()):
         axes.text(end, place, f" {step[f'{side}_ms']:.1f} ms", va="center")
     axes.set(xlabel="milliseconds of one step, 64 images, one thread", title="simple-cnn")
-    axes.set_xlim(0, 1.15 * max(begins.values()))
+    axes.set_xlim(0, 1.22 * max(begins.values()))
     axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.4, -0.22), ncols=2)
 
 

@@ -230,6 +230,29 @@ def test_a_batch_too_large_for_32_bits_is_torchs(monkeypatch, compiled):
     assert not compiled
 
 
+def test_under_autocast_torch_runs_and_casts(compiled):
+    net, x = network("digits-cnn", kernels=True), images("digits-cnn", 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert net(x).dtype == torch.bfloat16
+    assert not compiled
+    assert net(x).dtype == torch.float32
+    assert compiled
+
+
+def test_weights_of_one_channel_lie_as_the_kernels_gradients_do():
+    """To torch they are contiguous in either order of strides; SGD would copy the gradient in every step."""
+    weight = network("digits-cnn", kernels=True).layer1[0].weight
+    assert weight.stride() == torch.empty(weight.shape).stride()
+    by_torch = network("digits-cnn").layer1[0].weight
+    assert (
+        by_torch.stride()
+        == torch.empty(weight.shape)
+        .to(memory_format=torch.channels_last)
+        .clone(memory_format=torch.channels_last)
+        .stride()
+    )
+
+
 def test_stand_ins_that_torch_transforms_or_traces_are_torchs(compiled):
     net, x = network("digits-cnn", kernels=True).eval(), images("digits-cnn", 4)
     plain = network("digits-cnn").eval()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccvr.models.flat import Flat, flattened
+from ccvr.models.flat import Flat
 from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
 from ccvr.training.parcels import ALIGNMENT, Mailbox, pack_state, room_for, unpack_state
 
@@ -113,11 +113,11 @@ def test_the_layout_goes_along_when_it_changes(ends):
         replace(result(6), payload=result(7).parameters),
     ]
     letters = [sent(worker.put(each)) for each in row[:2]]
-    assert [letter.form is None for letter in letters] == [False, True]
+    assert [letter.layout is None for letter in letters] == [False, True]
     assert [all_bits(parent.take(letter)) for letter in letters] == [all_bits(each) for each in row[:2]]
     for each, known in zip(row[2:], (False, True, False, False), strict=True):
         letter = sent(worker.put(each))
-        assert (letter.form is None) is known
+        assert (letter.layout is None) is known
         assert all_bits(parent.take(letter)) == all_bits(each)
 
 
@@ -134,19 +134,22 @@ def test_what_fits_is_not_in_the_letter_and_what_does_not_is(ends):
     assert len(pickle.dumps(letter)) < 1000
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 8), groups)
-def test_tensors_in_one_piece_come_out_in_one_piece(sizes, room, payload):
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=3), st.integers(6, 12), groups)
+def test_float32_comes_out_in_one_piece_where_there_is_room(sizes, room, payload):
     named = {str(size): torch.rand(size) for size in sizes}
-    given_ = replace(RESULT, parameters=flattened(named), buffers=named, payload=payload)
+    given_ = replace(RESULT, parameters=named, buffers=named | {"steps": torch.tensor(3)}, payload=payload)
     with tempfile.TemporaryDirectory() as folder:
         worker, parent = (Mailbox(Path(folder) / "mailbox", ALIGNMENT * room, 3) for _ in range(2))
         for _ in range(4):
-            found = parent.take(sent(worker.put(given_)))
-            assert isinstance(found.parameters, Flat)
-            assert not isinstance(found.buffers, Flat)
+            letter = sent(worker.put(given_))
+            found = parent.take(letter)
+            outside = {group for group, _ in letter.outside}
+            assert isinstance(found.parameters, Flat) is ("parameters" not in outside)
+            assert type(found.buffers) is dict, "whole numbers among them"
+            assert type(found.payload) is dict
             assert all_bits(found) == all_bits(given_)
-        plainly = replace(given_, parameters=named)
-        assert not isinstance(parent.take(sent(worker.put(plainly))).parameters, Flat), "the form goes along"
+        again = replace(given_, buffers=named)
+        assert all_bits(parent.take(sent(worker.put(again)))) == all_bits(again), "the layout goes along"
 
 
 def test_as_many_results_may_be_under_way_as_there_are_places(tmp_path):

@@ -85,12 +85,14 @@ def test_two_rounds_end_where_torch_ends(name, algorithm, tmp_path, monkeypatch)
             assert (tensor - theirs).abs().max() <= 0.02 * moved, f"{key} moved by {moved:.2g}: training is seen"
 
 
-@pytest.mark.parametrize(
-    "algorithm", ["moon", *(pytest.param(a, marks=pytest.mark.slow) for a in ("fedavg", "fedprox"))]
-)
-@pytest.mark.parametrize("name", ["simple-cnn", pytest.param("digits-cnn", marks=pytest.mark.slow)])
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("algorithm", ["moon", *(slow(each) for each in ALGORITHMS if each != "moon")])
+@pytest.mark.parametrize("name", ["simple-cnn", slow("digits-cnn")])
 def test_the_same_bits_with_any_number_of_workers_and_after_a_resume(name, algorithm, tmp_path):
-    spec = replace(SPEC, algorithm=algorithm)
+    spec = replace(SPEC, algorithm=algorithm, clsprox=0.01, clsnorm=True)
     alone = states(name, spec, tmp_path / "0")
     for number in (2, 3):
         folder = tmp_path / str(number)
@@ -100,6 +102,18 @@ def test_the_same_bits_with_any_number_of_workers_and_after_a_resume(name, algor
         assert all(same(a, b) for a, b in zip(found, alone, strict=True)), number
     resumed = states(name, spec, tmp_path / "0", resume=alone[0])
     assert same(resumed[-1], alone[-1])
+
+
+def test_the_same_bits_with_small_clients_that_go_together(tmp_path):
+    source = digits()
+    images = TrainingImages.prepare(source, augment=False)
+    clients = [Client(k, images, shard) for k, shard in enumerate(np.array_split(np.arange(len(source)), 40))]
+    build = builder("digits-cnn", kernels=True)
+    alone = list(federate(build(), clients, SPEC, seed=3, memories=Memories(tmp_path)))
+    with Workers(2, clients, build, SPEC, seed=3, memories=Memories(tmp_path)) as workers:
+        assert workers._at_once > 1
+        together = list(federate(build(), clients, SPEC, seed=3, memories=Memories(tmp_path), trainer=workers))
+    assert all(same(a, b) for a, b in zip(together, alone, strict=True))
 
 
 def same(left, right) -> bool:

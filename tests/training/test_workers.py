@@ -24,6 +24,7 @@ from ccvr.core.errors import TrainingError
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.models.flat import Flat
 from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
@@ -163,6 +164,25 @@ def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     assert files(tmp_path / "0") == files(tmp_path / "2")
 
 
+def conv_model(kernel):
+    """Channels last, with weights that torch takes for contiguous in either order: one channel, or one pixel."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        body = [nn.Conv2d(1, 16, kernel), nn.ReLU(), nn.Conv2d(16, 16, kernel, groups=16), nn.ReLU()]
+        model = nn.Sequential(*body, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 3))
+    channels_last = model.to(memory_format=torch.channels_last)
+    return split_model(channels_last, Normalize([0.4], [0.3]), torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("kernel", [3, 1])
+def test_the_same_bits_in_whatever_order_weights_lie(kernel, tmp_path):
+    clients, build = many_clients((9, 30, 17)), partial(conv_model, kernel)
+    alone = list(federate(build(), clients, SPEC, seed=2, memories=Memories(tmp_path)))
+    with pool(2, clients, SPEC, tmp_path, build) as workers:
+        found = list(federate(build(), clients, SPEC, seed=2, memories=Memories(tmp_path), trainer=workers))
+    assert same([state.parameters for state in found], [state.parameters for state in alone])
+
+
 def first_sent():
     model = awkward_model()
     return GlobalState(parameters_of(model), buffers_of(model), {})
@@ -204,6 +224,8 @@ def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, 
                     time.sleep(0.1)  # time for workers to finish all that they have before any of it is taken
             assert [result.client for result in handed_on] == [client.id for client in cohort]
             for ours, theirs in zip(handed_on, expected, strict=True):
+                assert isinstance(ours.parameters, Flat)
+                assert isinstance(theirs.parameters, Flat), "as in workers"
                 for name in ("parameters", "buffers", "payload", "num_examples", "num_steps", "remembers"):
                     assert same(getattr(ours, name), getattr(theirs, name)), (ours.client, name)
                 assert ours.metrics.loss == theirs.metrics.loss

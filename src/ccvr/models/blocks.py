@@ -89,7 +89,8 @@ def use_kernels(model: nn.Module, on: bool = True) -> nn.Module:
             module.kernels = on and shape_of(settings_of(module), 1, 1) is not None
             convolution = module._modules.get("0")
             if type(convolution) is nn.Conv2d:
-                convolution.weight.data = convolution.weight.data.contiguous(memory_format=layout)
+                # Not contiguous(): a weight of one input channel is both to it, in the strides of either.
+                convolution.weight.data = convolution.weight.data.clone(memory_format=layout)
     return model
 
 

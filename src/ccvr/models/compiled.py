@@ -76,13 +76,14 @@ def is_plain(setting: Settings) -> bool:
 
 
 def kernels_may_run() -> bool:
-    """Whether Halide is installed, and torch neither traces nor transforms what it runs."""
+    """Whether Halide is installed, and torch neither traces, transforms nor casts what it runs."""
     return (
         is_installed()
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined]
         and not torch._C._are_functorch_transforms_active()
         and forward_ad._current_level < 0
+        and not torch.is_autocast_enabled("cpu")
     )
 
 

@@ -1,4 +1,4 @@
-"""Named tensors in one piece of memory: one call copies, adds or looks at all of them."""
+"""Named tensors in one piece of memory: one call adds all of them."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,18 +14,16 @@ ALIGNED = 16
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and shapes of some tensors that lie one after the other."""
+    """The names and shapes of some tensors that lie one after the other, each contiguous."""
 
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> "Layout | None":
-        """None unless all are contiguous float32 on the CPU, each in its own memory."""
-        if not tensors or not all(_is_plain(tensor) for tensor in tensors.values()):
+    def of(cls, forms: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> "Layout | None":
+        """The layout of tensors of these types and shapes; None unless there are some, and all are float32."""
+        if not forms or any(dtype != torch.float32 for dtype, _ in forms.values()):
             return None
-        if len({tensor.untyped_storage().data_ptr() for tensor in tensors.values()}) < len(tensors):
-            return None
-        return cls(tuple((name, tuple(tensor.shape)) for name, tensor in tensors.items()))
+        return cls(tuple((name, shape) for name, (_, shape) in forms.items()))
 
     @cached_property
     def parts(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...], int]]:
@@ -38,12 +36,20 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Numbers of the whole, gaps and all."""
+        """Numbers of the whole, with the gaps between the tensors."""
         return sum(_room(shape) for _, shape in self.shapes)
 
 
 class Flat(Mapping[str, Tensor]):
-    """Named tensors that are the parts of ``whole`` [layout.size]. A part is made when it is asked for."""
+    """Named tensors that are the parts of ``whole`` [layout.size]; a part is made when it is asked for.
+
+    A mapping that nobody can add to. What lies in the gaps means nothing.
+
+    Example:
+    >>> flat = Flat(Layout((("weight", (2, 3)), ("bias", (2,)))), torch.zeros(32))
+    >>> flat["weight"].shape
+    torch.Size([2, 3])
+    """
 
     def __init__(self, layout: Layout, whole: Tensor) -> None:
         self.layout, self.whole = layout, whole
@@ -64,25 +70,17 @@ class Flat(Mapping[str, Tensor]):
     def __ror__(self, other: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {**other, **self}
 
+    def __repr__(self) -> str:
+        return repr(self.copy())
 
-def flattened(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """A copy in one piece, or the tensors themselves where they cannot be laid out like that."""
-    layout = Layout.of(tensors)
-    if layout is None:
-        return tensors
-    flat = Flat(layout, torch.zeros(layout.size, dtype=torch.float32, device="cpu"))
-    torch._foreach_copy_(list(flat.values()), list(tensors.values()))
-    return flat
+    def copy(self) -> dict[str, Tensor]:
+        """A dict of the same tensors, as ``dict.copy`` gives."""
+        return dict(self)
 
 
 def whole_of(tensors: Mapping[str, Tensor], layout: Layout) -> Tensor | None:
     """The one tensor that some are the parts of; None where they are not laid out like that."""
     return tensors.whole if isinstance(tensors, Flat) and tensors.layout == layout else None
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    here = (tensor.dtype, tensor.device.type, tensor.layout) == (torch.float32, "cpu", torch.strided)
-    return here and tensor.is_contiguous() and tensor.numel() > 0 and not tensor.is_neg()
 
 
 def _room(shape: tuple[int, ...]) -> int:

@@ -1,64 +1,18 @@
 """Arithmetic on named tensors: what clients send and servers average."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
-from ccvr.models.flat import Flat, flattened, whole_of
+from ccvr.models.flat import Flat, Layout, whole_of
 
 Tensors = dict[str, Tensor]
 Model = TypeVar("Model", bound=nn.Module)
 Place = tuple[dict[str, Any], str]
 """Where a module keeps a tensor: its table, and the name there. Modules may put another tensor in the same place."""
-
-
-class _Held:
-    """Where a model keeps some of its tensors, by their names; once ``flatten`` was called, as far as it can be had."""
-
-    def __init__(self) -> None:
-        self.places: dict[str, Place] = {}
-        self._flat: Flat | None = None
-        self._pointers: list[int | None] = []
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        """What lies there, without gradients."""
-        if flat := self._lies_flat():
-            return flat
-        held = {name: table[key] for name, (table, key) in self.places.items()}
-        return {name: tensor.detach() for name, tensor in held.items() if tensor is not None}
-
-    def flatten(self) -> None:
-        """Move all tensors into one piece of memory, where their types allow it."""
-        flat = flattened(self.tensors())
-        if isinstance(flat, Flat) and len(flat) == len(self.places):
-            for name, (table, key) in self.places.items():
-                table[key].data = flat[name]
-            self._flat, self._pointers = flat, [part.data_ptr() for part in flat.values()]
-
-    def matched(self, groups: Sequence[Mapping[str, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-        """What lies there, each with the one of its name that is given."""
-        if flat := self._lies_flat():
-            wholes = (whole_of(group, flat.layout) for group in groups)
-            if (whole := next((each for each in wholes if each is not None), None)) is not None:
-                return [(flat.whole, whole)]
-        given = {name: tensor for group in groups for name, tensor in group.items()}
-        held = {name: table[key] for name, (table, key) in self.places.items()}
-        pairs = {name: (tensor, given[name]) for name, tensor in held.items() if tensor is not None}
-        for name, (ours, theirs) in pairs.items():
-            if ours.shape != theirs.shape:
-                raise ValueError(f"{name} has the shape {list(theirs.shape)}; the model's is {list(ours.shape)}")
-        return list(pairs.values())
-
-    def _lies_flat(self) -> Flat | None:
-        """The tensors in one piece, if they are still its parts: modules may put another one in the place of one."""
-        if self._flat is None:
-            return None
-        held = (table[key] for table, key in self.places.values())
-        now = [None if tensor is None else tensor.data_ptr() for tensor in held]
-        return self._flat if now == self._pointers else None
 
 
 class Scratch(Generic[Model]):
@@ -68,53 +22,58 @@ class Scratch(Generic[Model]):
         self.model = model
         self._looked = False
         self._passing: list[tuple[Place, Tensor]] = []
-        self._parameters, self._buffers = _Held(), _Held()
+        self._parameters: dict[str, Place] = {}
+        self._buffers: dict[str, Place] = {}
         for path, module in model.named_modules(remove_duplicate=False):
             prefix, passing = f"{path}." if path else "", module._non_persistent_buffers_set
             for key, _ in module._parameters.items():
-                self._parameters.places[prefix + key] = (module._parameters, key)
+                self._parameters[prefix + key] = (module._parameters, key)
             for key, tensor in module._buffers.items():
                 if key not in passing:
-                    self._buffers.places[prefix + key] = (module._buffers, key)
+                    self._buffers[prefix + key] = (module._buffers, key)
                 elif tensor is not None:
                     self._passing.append(((module._buffers, key), tensor.detach().clone()))
 
-    def flatten(self) -> "Scratch[Model]":
-        """Move parameters and buffers into one piece of memory each, where their types allow it. Returns itself."""
-        self._parameters.flatten()
-        self._buffers.flatten()
-        return self
-
     def trained(self) -> list[nn.Parameter]:
         """The parameters themselves, each once."""
-        held = (table[key] for table, key in self._parameters.places.values())
+        held = (table[key] for table, key in self._parameters.values())
         return list({id(parameter): parameter for parameter in held if parameter is not None}.values())
 
-    def parameters(self) -> Mapping[str, Tensor]:
+    def parameters(self) -> Tensors:
         """The trained tensors, without gradients: the model's own memory, so they change with it."""
-        return self._parameters.tensors()
+        return _held(self._parameters)
 
-    def buffers(self) -> Mapping[str, Tensor]:
+    def buffers(self) -> Tensors:
         """The tensors that are kept but not trained, such as BatchNorm's running moments; the model's own memory."""
-        return self._buffers.tensors()
+        return _held(self._buffers)
 
     def moved(self) -> list[str]:
         """Tensors that are no longer where they were found: the model has other modules. Looked for once."""
         if self._looked:
             return []
         self._looked, now = True, Scratch(self.model)
-        before, after = (each._parameters.places | each._buffers.places for each in (self, now))
+        before, after = self._parameters | self._buffers, now._parameters | now._buffers
         tables = {name: (id(table), id(after[name][0])) for name, (table, _) in before.items() if name in after}
         return sorted((before.keys() ^ after.keys()) | {name for name, (old, new) in tables.items() if old != new})
 
-    def load(self, *groups: Mapping[str, Tensor]) -> Model:
+    def load(self, tensors: Mapping[str, Tensor]) -> Model:
         """Write every tensor, by its name; buffers that no state keeps become what they were at first."""
-        pairs = self._parameters.matched(groups) + self._buffers.matched(groups)
+        held = {name: table[key] for name, (table, key) in (self._parameters | self._buffers).items()}
+        there = [name for name, tensor in held.items() if tensor is not None]
+        wrong = [name for name in there if tensors[name].shape != held[name].shape]
+        if wrong:
+            found, expected = list(tensors[wrong[0]].shape), list(held[wrong[0]].shape)
+            raise ValueError(f"{wrong[0]} has the shape {found}; the model's is {expected}")
         with torch.no_grad():
-            torch._foreach_copy_([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+            torch._foreach_copy_([held[name] for name in there], [tensors[name] for name in there])
         for (table, key), first in self._passing:
             table[key] = first.clone()
         return self.model
+
+
+def _held(places: Mapping[str, Place]) -> Tensors:
+    held = {name: table[key] for name, (table, key) in places.items()}
+    return {name: tensor.detach() for name, tensor in held.items() if tensor is not None}
 
 
 def plain(tensor: Tensor) -> Tensor:
@@ -135,6 +94,21 @@ def require_tensors(state: Mapping[str, object]) -> None:
 def copied(tensors: Mapping[str, Tensor]) -> Tensors:
     """Plain copies."""
     return {name: plain(tensor).clone() for name, tensor in tensors.items()}
+
+
+def flattened(tensors: Mapping[str, Tensor]) -> Flat | Tensors:
+    """Plain copies, in one piece of memory where all are float32.
+
+    Example:
+    >>> flattened({"weight": torch.ones(2, 3), "bias": torch.zeros(2)}).whole.shape
+    torch.Size([32])
+    """
+    layout = Layout.of({name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()})
+    if layout is None:
+        return copied(tensors)
+    flat = Flat(layout, torch.zeros(layout.size, dtype=torch.float32, device="cpu"))
+    torch._foreach_copy_(list(flat.values()), [plain(tensor) for tensor in tensors.values()])
+    return flat
 
 
 def parameters_of(model: nn.Module) -> Tensors:

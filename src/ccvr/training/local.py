@@ -18,9 +18,8 @@ from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
 from ccvr.kernels.crops import Crops
-from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, copied, num_bytes, plain
+from ccvr.models.state import Scratch, Tensors, copied, flattened, num_bytes, plain
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
@@ -66,7 +65,7 @@ class LocalMetrics:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What comes back from a client. Its tensors are the model's until ``copied``."""
+    """What comes back from a client: mappings that nobody writes to. Tensors are the model's until ``copied``."""
 
     client: int
     parameters: Mapping[str, Tensor]
@@ -82,7 +81,7 @@ class LocalResult:
     def copied(self) -> "LocalResult":
         """With tensors of its own: the model may train the next client."""
         return replace(
-            self, parameters=copied(self.parameters), buffers=copied(self.buffers), payload=copied(self.payload)
+            self, parameters=flattened(self.parameters), buffers=flattened(self.buffers), payload=copied(self.payload)
         )
 
 
@@ -102,7 +101,7 @@ def train_client(
     The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    model = scratch.load(received.parameters, received.buffers)
+    model = scratch.load(received.model)
     _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
@@ -134,8 +133,7 @@ def train_client(
 
 
 def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
-    each = [tensors.whole] if isinstance(tensors, Flat) else list(tensors.values())
-    numbers = [tensor for tensor in each if tensor.is_floating_point()]
+    numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
     total = sum(norm.item() for norm in torch._foreach_norm(numbers))  # of finite numbers it may overflow: look again
     return math.isfinite(total) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 

@@ -4,8 +4,9 @@ A state goes through the pipe as plain arrays, once a round. Results come back f
 memory that both sides map, at a quarter of the pipe's price.
 """
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,33 +16,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccvr.models.flat import Flat, Layout, flattened
+from ccvr.models.flat import ALIGNED, Flat, Layout
 from ccvr.models.state import plain
 from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
+FLAT = ("parameters", "buffers")
+"""Those that come out in one piece where they can: the server adds them up."""
 OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "memory"))
-ALIGNMENT = 64
+ALIGNMENT = 4 * ALIGNED
 
 Key = tuple[str, str]
-"""A tensor of a result: the field that it is in, and its name there; no name where the field is in one piece."""
+"""A tensor of a result: the field that it is in, and its name there."""
 Shape = tuple[torch.dtype, tuple[int, ...]]
 Packed = dict[str, tuple[Shape, NDArray[np.uint8]]]
 State = tuple[Packed, Packed, Packed]
-
-
-class Form(NamedTuple):
-    """What results look like without their numbers: all tensors, and the layouts of those fields that are flat."""
-
-    shapes: dict[Key, Shape]
-    flat: dict[str, Layout]
 
 
 class Letter(NamedTuple):
     """A result without its tensors: they are at a place of the mailbox, or, where there was no room, ``outside``."""
 
     place: int
-    form: Form | None
+    layout: dict[Key, Shape] | None
     """None: as in the letter before."""
     outside: dict[Key, tuple[Shape, NDArray[np.uint8]]]
     bare: dict[str, Any]
@@ -53,8 +49,7 @@ def pack_state(state: GlobalState) -> State:
 
 
 def unpack_state(parcel: State) -> GlobalState:
-    parameters, buffers, broadcast = ({name: _tensor(*piece) for name, piece in group.items()} for group in parcel)
-    return GlobalState(flattened(parameters), flattened(buffers), broadcast)
+    return GlobalState(*({name: _tensor(*piece) for name, piece in group.items()} for group in parcel))
 
 
 class Mailbox:
@@ -68,62 +63,63 @@ class Mailbox:
                     os.posix_fallocate(file.fileno(), 0, places * room)
         self._content = torch.from_numpy(np.memmap(path, np.uint8, "r+", shape=(places, room)))
         self._place = 0
-        self._form = Form({}, {})
-        self._places: list[dict[Key, Tensor]] = [{} for _ in self._content]
-        self._begins: dict[Key, int] = {}
-        self._used = 0
+        self._arrange({})
 
     def put(self, result: LocalResult) -> Letter:
         """Write the tensors of a result."""
-        groups = {group: getattr(result, group) for group in CARRIED}
-        flat = {group: named for group, named in groups.items() if isinstance(named, Flat)}
-        pieces = groups | {group: {"": named.whole} for group, named in flat.items()}
-        tensors = {(group, name): t for group, named in pieces.items() for name, t in named.items()}
-        form = Form(
-            {key: (t.dtype, tuple(t.shape)) for key, t in tensors.items()},
-            {group: named.layout for group, named in flat.items()},
-        )
-        known = form == self._form
+        tensors = {(group, name): t for group in CARRIED for name, t in getattr(result, group).items()}
+        layout = {key: (t.dtype, tuple(t.shape)) for key, t in tensors.items()}
+        known = layout == self._layout
         if not known:
-            self._arrange(form)
+            self._arrange(layout)
         self._place = (self._place + 1) % len(self._content)
         inside = self._places[self._place]
         if inside:
             with torch.no_grad():
                 torch._foreach_copy_(list(inside.values()), [tensors[key] for key in inside])
-        outside = {key: (form.shapes[key], _bytes_of(t)) for key, t in tensors.items() if key not in inside}
+        outside = {key: (layout[key], _bytes_of(t)) for key, t in tensors.items() if key not in inside}
         bare = {name: getattr(result, name) for name in OTHERS} | {"metrics": vars(result.metrics)}
-        return Letter(self._place, None if known else form, outside, bare)
+        return Letter(self._place, None if known else layout, outside, bare)
 
     def take(self, letter: Letter) -> LocalResult:
         """The result, copied out of the mailbox."""
-        if letter.form is not None:
-            self._arrange(letter.form)
+        if letter.layout is not None:
+            self._arrange(letter.layout)
         groups: dict[str, Any] = {group: {} for group in CARRIED}
         content = self._content[letter.place, : self._used].clone()  # in one piece: it costs as much as one tensor
-        typed = {dtype: content.view(dtype) for dtype, _ in self._form.shapes.values()}
         for (group, name), begin in self._begins.items():
-            dtype, shape = self._form.shapes[group, name]
-            place = self._places[letter.place][group, name]
-            groups[group][name] = typed[dtype].as_strided(shape, place.stride(), begin // dtype.itemsize)
+            dtype, shape = self._layout[group, name]
+            end = begin + dtype.itemsize * math.prod(shape)
+            groups[group][name] = content[begin:end].view(dtype).view(shape)
         for (group, name), piece in letter.outside.items():
             groups[group][name] = _tensor(*piece)
-        groups |= {group: Flat(layout, groups[group][""]) for group, layout in self._form.flat.items()}
+        for group, (flat, begin) in self._flat.items():
+            groups[group] = Flat(flat, content[begin : begin + flat.size * torch.float32.itemsize].view(torch.float32))
         others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
         return LocalResult(**groups, **others, memory={})
 
-    def _arrange(self, form: Form) -> None:
+    def _arrange(self, layout: dict[Key, Shape]) -> None:
         """Lay out every tensor at all places, as long as there is room."""
-        self._form, self._places, self._begins = form, [{} for _ in self._content], {}
-        begin = 0
-        for key, (dtype, shape) in form.shapes.items():
-            end = begin + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        self._layout, self._places = layout, [dict[Key, Tensor]() for _ in self._content]
+        self._begins, begin = dict[Key, int](), 0
+        for key, (dtype, shape) in layout.items():
+            end = begin + dtype.itemsize * math.prod(shape)
             if end <= self._content.shape[1]:
                 for content, inside in zip(self._content, self._places, strict=True):
                     inside[key] = content[begin:end].view(dtype).view(shape)
                 self._begins[key] = begin
                 begin = -(-end // ALIGNMENT) * ALIGNMENT
         self._used = begin
+        self._flat = dict(self._found_flat())
+        self._begins = {key: begin for key, begin in self._begins.items() if key[0] not in self._flat}
+
+    def _found_flat(self) -> Iterator[tuple[str, tuple[Layout, int]]]:
+        """Groups that lie here as ``Flat`` lays them out, and where they begin."""
+        for group in FLAT:
+            forms = {name: form for (of, name), form in self._layout.items() if of == group}
+            layout, begins = Layout.of(forms), [self._begins.get((group, name)) for name in forms]
+            if layout is not None and None not in begins:
+                yield group, (layout, begins[0] or 0)
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> Packed:

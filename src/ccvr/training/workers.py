@@ -37,7 +37,7 @@ from ccvr.training.trainer import OneByOne
 START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
 LIMIT = min(max(float(os.environ.get("CCVR_WORKER_LIMIT", "7200")), 1.0), 1e6)
-"""Seconds that may pass without any result, or in the midst of a message."""
+"""Seconds that may pass without an answer, which may be that of AT_ONCE small clients, or in the midst of a message."""
 SMALL = 8
 """Clients are small that are at most one part in so many of what each worker still has to do."""
 AT_ONCE, MAX_BYTES = 8, 2**25
@@ -70,7 +70,10 @@ class _Worker:
 
 
 class Workers:
-    """The pool, as a context manager. ``build`` makes a model of the right shape in each worker."""
+    """The pool, as a context manager. ``build`` makes a model of the right shape in each worker.
+
+    An error in training is the end of the pool: make another one.
+    """
 
     def __init__(
         self,
@@ -267,7 +270,7 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, memories = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build()).flatten()
+        clients, scratch = shared.open(), Scratch(build())
         trainer = OneByOne(scratch, spec, seed, Memories(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:
