@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ccvr.models.flat import ALIGNED, Flat, Layout, whole_of
-from ccvr.models.state import WeightedMean, copied, flattened
+from ccvr.models.state import Scratch, WeightedMean, buffers_of, copied, flattened, parameters_of
 
 shapes = st.dictionaries(st.text(max_size=3), st.lists(st.integers(1, 5), max_size=4), min_size=1, max_size=5)
 
@@ -107,3 +107,125 @@ def test_a_mean_has_the_same_bits_whichever_results_are_in_one_piece(named, row)
         plainly.add(tensors, weight)
         mixed.add(flattened(tensors) if is_flat else tensors, weight)
     assert same(plainly.result(), mixed.result())
+
+
+class Net(nn.Module):
+    """Some layers; one without a bias, and one that does not train."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3, bias=False)
+        self.norm.weight.requires_grad_(False)
+        self.register_buffer("scale", torch.full((7,), 0.5))
+        self.register_buffer("mean", torch.zeros(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.norm(self.first(x)) * self.scale
+        self.mean += 0.1 * z.detach().mean(0)
+        return self.last(z)
+
+
+def net():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Net()
+
+
+def start():
+    return parameters_of(net()), buffers_of(net())
+
+
+def trained(scratch):
+    optimiser = torch.optim.SGD([p for p in scratch.trained() if p.requires_grad], lr=0.1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        optimiser.zero_grad()
+        scratch.model(torch.randn(6, 5, generator=generator)).square().sum().backward()
+        optimiser.step()
+    return copied(scratch.parameters()), copied(scratch.buffers())
+
+
+def test_a_flat_model_trains_and_loads_as_any_other():
+    plainly, flat = Scratch(net()), Scratch(net()).flatten()
+    assert isinstance(flat.parameters(), Flat)
+    assert isinstance(flat.buffers(), Flat)
+    first = trained(flat)
+    assert all(map(same, first, trained(plainly)))
+    assert not same(first[0], start()[0])
+    parameters, buffers = start()
+    for given_ in ((flattened(parameters), flattened(buffers)), (parameters, buffers), (parameters | buffers,)):
+        flat.load(*given_)
+        assert same(copied(flat.parameters()), parameters)
+        assert isinstance(flat.parameters(), Flat), "it was written to, not replaced"
+        assert all(map(same, trained(flat), first))
+
+
+def put_in(net):
+    net.first.weight = nn.Parameter(torch.full((7, 5), 3.0))
+
+
+def put_elsewhere(net):
+    net.first.weight.data = torch.full((7, 5), 3.0)
+
+
+def take_away(net):
+    net.first.bias = None
+
+
+def turn(net):
+    net.mean = net.mean.view(7, 1)
+
+
+@pytest.mark.parametrize("change", [put_in, put_elsewhere, take_away, turn])
+def test_what_a_module_puts_in_the_place_of_a_tensor_is_read_and_written(change):
+    plainly, flat = Scratch(net()), Scratch(net()).flatten()
+    for scratch in (plainly, flat):
+        change(scratch.model)
+    assert same(copied(plainly.parameters()), copied(flat.parameters()))
+    assert same(copied(plainly.buffers()), copied(flat.buffers()))
+    assert not (isinstance(flat.parameters(), Flat) and isinstance(flat.buffers(), Flat))
+    given_ = {name: torch.ones_like(tensor) for name, tensor in {**flat.parameters(), **flat.buffers()}.items()}
+    flat.load(given_)
+    assert all((tensor == 1).all() for tensor in {**flat.parameters(), **flat.buffers()}.values())
+    assert all((tensor == 1).all() for tensor in flat.model.state_dict().values())
+
+
+def alias_in_a_buffer(net):
+    net.register_buffer("seen", net.first.bias.data)
+
+
+def alias_in_an_attribute(net):
+    net.seen = net.first.bias.detach()
+
+
+def alias_of_a_part(net):
+    net.seen = net.first.weight.detach()[:2]
+
+
+def tie(net):
+    net.norm.bias = net.first.bias
+
+
+def turned(net):
+    net.first.weight.data = net.first.weight.data.t().contiguous().t()
+
+
+def one_channel(net):
+    net.conv = nn.Conv2d(1, 4, 3).to(memory_format=torch.channels_last)
+
+
+def double(net):
+    net.norm.double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [alias_in_a_buffer, alias_in_an_attribute, alias_of_a_part, tie, turned, one_channel, double],
+)
+def test_a_model_that_would_notice_is_left_where_it_is(change):
+    model = net()
+    change(model)
+    before = {name: p.data_ptr() for name, p in model.named_parameters() if not nn.parameter.is_lazy(p)}
+    scratch = Scratch(model).flatten()
+    assert {name: p.data_ptr() for name, p in model.named_parameters() if name in before} == before
+    assert not isinstance(scratch.parameters(), Flat)

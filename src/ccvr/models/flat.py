@@ -35,6 +35,11 @@ class Layout:
         return found
 
     @cached_property
+    def forms(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Type and shape of each tensor."""
+        return {name: (torch.float32, shape) for name, shape in self.shapes}
+
+    @cached_property
     def size(self) -> int:
         """Numbers of the whole, with the gaps between the tensors."""
         return sum(_room(shape) for _, shape in self.shapes)

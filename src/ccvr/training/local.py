@@ -18,6 +18,7 @@ from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import TrainingImages, epoch
 from ccvr.data.images import IntArray
 from ccvr.kernels.crops import Crops
+from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, copied, flattened, num_bytes, plain
 from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
@@ -101,7 +102,7 @@ def train_client(
     The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    model = scratch.load(received.model)
+    model = scratch.load(received.parameters, received.buffers)
     _require_trainable(model, client, spec)
     context = _context(model, received, client, memory, spec)
     objectives = [factory(context) for factory in factories]
@@ -133,7 +134,8 @@ def train_client(
 
 
 def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
-    numbers = [tensor for tensor in tensors.values() if tensor.is_floating_point()]
+    each = [tensors.whole] if isinstance(tensors, Flat) else tensors.values()
+    numbers = [tensor for tensor in each if tensor.is_floating_point()]
     total = sum(norm.item() for norm in torch._foreach_norm(numbers))  # of finite numbers it may overflow: look again
     return math.isfinite(total) or all(bool(tensor.isfinite().all()) for tensor in numbers)
 

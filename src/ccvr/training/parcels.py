@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccvr.models.flat import ALIGNED, Flat, Layout
-from ccvr.models.state import plain
+from ccvr.models.state import flattened, plain
 from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
@@ -49,7 +49,8 @@ def pack_state(state: GlobalState) -> State:
 
 
 def unpack_state(parcel: State) -> GlobalState:
-    return GlobalState(*({name: _tensor(*piece) for name, piece in group.items()} for group in parcel))
+    parameters, buffers, broadcast = ({name: _tensor(*piece) for name, piece in group.items()} for group in parcel)
+    return GlobalState(flattened(parameters), flattened(buffers), broadcast)  # in one piece they load faster
 
 
 class Mailbox:
@@ -67,17 +68,25 @@ class Mailbox:
 
     def put(self, result: LocalResult) -> Letter:
         """Write the tensors of a result."""
-        tensors = {(group, name): t for group in CARRIED for name, t in getattr(result, group).items()}
-        layout = {key: (t.dtype, tuple(t.shape)) for key, t in tensors.items()}
+        groups = {group: getattr(result, group) for group in CARRIED}
+        layout = {(group, name): form for group, named in groups.items() for name, form in _forms(named).items()}
         known = layout == self._layout
         if not known:
             self._arrange(layout)
         self._place = (self._place + 1) % len(self._content)
-        inside = self._places[self._place]
-        if inside:
+        inside, outside, pairs = self._places[self._place], {}, []
+        for group, named in groups.items():
+            if isinstance(named, Flat) and group in self._flat:
+                pairs.append((self._wholes[self._place][group], named.whole))
+                continue
+            for name, tensor in named.items():
+                if (group, name) in inside:
+                    pairs.append((inside[group, name], tensor))
+                else:
+                    outside[group, name] = layout[group, name], _bytes_of(tensor)
+        if pairs:
             with torch.no_grad():
-                torch._foreach_copy_(list(inside.values()), [tensors[key] for key in inside])
-        outside = {key: (layout[key], _bytes_of(t)) for key, t in tensors.items() if key not in inside}
+                torch._foreach_copy_([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
         bare = {name: getattr(result, name) for name in OTHERS} | {"metrics": vars(result.metrics)}
         return Letter(self._place, None if known else layout, outside, bare)
 
@@ -93,8 +102,7 @@ class Mailbox:
             groups[group][name] = content[begin:end].view(dtype).view(shape)
         for (group, name), piece in letter.outside.items():
             groups[group][name] = _tensor(*piece)
-        for group, (flat, begin) in self._flat.items():
-            groups[group] = Flat(flat, content[begin : begin + flat.size * torch.float32.itemsize].view(torch.float32))
+        groups |= {group: flat.over(content) for group, flat in self._flat.items()}
         others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
         return LocalResult(**groups, **others, memory={})
 
@@ -111,15 +119,36 @@ class Mailbox:
                 begin = -(-end // ALIGNMENT) * ALIGNMENT
         self._used = begin
         self._flat = dict(self._found_flat())
+        self._wholes = [
+            {group: flat.over(content).whole for group, flat in self._flat.items()} for content in self._content
+        ]
         self._begins = {key: begin for key, begin in self._begins.items() if key[0] not in self._flat}
 
-    def _found_flat(self) -> Iterator[tuple[str, tuple[Layout, int]]]:
-        """Groups that lie here as ``Flat`` lays them out, and where they begin."""
+    def _found_flat(self) -> Iterator[tuple[str, "_FlatGroup"]]:
+        """Groups that lie here as ``Flat`` lays them out."""
         for group in FLAT:
             forms = {name: form for (of, name), form in self._layout.items() if of == group}
             layout, begins = Layout.of(forms), [self._begins.get((group, name)) for name in forms]
             if layout is not None and None not in begins:
-                yield group, (layout, begins[0] or 0)
+                yield group, _FlatGroup(layout, begins[0] or 0)
+
+
+class _FlatGroup(NamedTuple):
+    """A group that lies in one piece, from a byte on."""
+
+    layout: Layout
+    begin: int
+
+    def over(self, content: Tensor) -> Flat:
+        """The group in some bytes."""
+        size = self.layout.size * torch.float32.itemsize
+        return Flat(self.layout, content[self.begin : self.begin + size].view(torch.float32))
+
+
+def _forms(named: Mapping[str, Tensor]) -> Mapping[str, Shape]:
+    if isinstance(named, Flat):
+        return named.layout.forms
+    return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in named.items()}
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> Packed:

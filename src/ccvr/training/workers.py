@@ -270,7 +270,7 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, memories = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build())
+        clients, scratch = shared.open(), Scratch(build()).flatten()
         trainer = OneByOne(scratch, spec, seed, Memories(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:
