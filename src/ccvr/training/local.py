@@ -111,7 +111,7 @@ def train_client(
         rng = stream(seed, "batches", client=client.id, round=round)
         num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
     parameters, buffers = scratch.parameters(), scratch.buffers()
-    if other := scratch.moved() or sorted(received.model.keys() ^ parameters.keys() ^ buffers.keys()):
+    if other := scratch.moved() or sorted(received.model.keys() ^ {*parameters, *buffers}):
         raise TrainingError(
             f"the model has other tensors after client {client.id} trained in round {round}: {other[0]} is not what or "
             "where it was. Make all modules and buffers when the model is built."
