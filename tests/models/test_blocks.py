@@ -44,9 +44,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     apply = module.Compiled.apply
 
-    def counted(blocks, z, *parameters):
-        seen.append(len(z))
-        return apply(blocks, z, *parameters)
+    def counted(blocks, number, *tensors):
+        seen.append(number)
+        return apply(blocks, number, *tensors)
 
     monkeypatch.setattr(module.Compiled, "apply", counted)
     return seen

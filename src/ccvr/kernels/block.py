@@ -23,7 +23,7 @@ lane, x, y, c, g, n = (hl.Var(name) for name in ("lane", "x", "y", "c", "g", "n"
 tap, kx, ky, cell, at, o = (hl.Var(name) for name in ("tap", "kx", "ky", "cell", "at", "o"))
 xo, xi, co, ci, no, ni = (hl.Var(name) for name in ("xo", "xi", "co", "ci", "no", "ni"))
 IMAGES_AT_ONCE = 4
-"""Images whose input gradients take turns, so that no sum waits for the one before it; groups are multiples of it."""
+"""Images whose input gradients take turns, so that no sum waits for the one before it."""
 
 
 class Block:
@@ -56,11 +56,12 @@ class Block:
         return out, places
 
     def weight_gradient(self, z: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of weight and bias, from the input [G, C, H, W, L] and the output's gradient [G L, C', H', W']."""
+        """Gradients of weight and bias, from the input [G, C, H, W, L] and that of the output, [N, C', H', W']."""
         self._require_outputs(gradient, places)
         _require(z, len(places) // self.machine.lanes, *self._input, self.machine.lanes)
         weight, bias = _empty(*self._weight), _empty(self.shape.outputs)
-        _run(_weight_gradient(self.shape, self.machine), z, gradient.flatten(2), places.flatten(2), weight, bias)
+        used = places[: len(gradient)].flatten(2)
+        _run(_weight_gradient(self.shape, self.machine), z, gradient.flatten(2), used, weight, bias)
         return weight, bias
 
     def input_gradient(self, weight: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
@@ -68,13 +69,14 @@ class Block:
         _require(weight, *self._weight)
         self._require_outputs(gradient, places)
         z = _empty(len(gradient), *self._input)
-        _run(_input_gradient(self.shape, self.machine), weight, gradient.flatten(2), places.flatten(2), z)
+        used = places[: len(gradient)].flatten(2)
+        _run(_input_gradient(self.shape, self.machine), weight, gradient.flatten(2), used, z)
         return z
 
     def _require_outputs(self, gradient: Tensor, places: Tensor) -> None:
         groups = len(places) // self.machine.lanes
         _require(places, groups * self.machine.lanes, *self._output, kind=torch.uint8)
-        _require(gradient, len(places), *self._output)
+        _require(gradient, min(len(gradient), len(places)), *self._output)
 
 
 def _require(tensor: Tensor, *shape: int, kind: torch.dtype = torch.float32) -> None:
@@ -213,6 +215,7 @@ def _weight_gradient(shape: BlockShape, machine: Machine) -> Any:
     rows[(p.z * width + p.y) * shape.inputs + p.x, lane, g] = padded[lane, p.y, p.z, p.x, g]
     r = hl.RDom([(0, gradients.cells), (0, lanes), (0, z.dim(4).extent())], "r")
     image = r.z * lanes + r.y
+    r.where(image < gradients.images)
     first = gradients.start_of(r.x, c, image) + ky * (width * shape.inputs)
     sums[tap, ky, c] = hl.f32(0)
     sums[tap, ky, c] += gradients.value[r.x, c, image] * rows[first + tap, r.y, r.z]
@@ -255,7 +258,7 @@ def _input_gradient(shape: BlockShape, machine: Machine) -> Any:
     z[x, y, c, n] = sums[((y + p) * width + x + p) * shape.inputs + c, n]
 
     z.bound(x, 0, shape.width).bound(y, 0, shape.height).bound(c, 0, shape.inputs)
-    z.split(n, no, ni, IMAGES_AT_ONCE, hl.TailStrategy.RoundUp).reorder(x, y, c, ni, no)
+    z.split(n, no, ni, IMAGES_AT_ONCE, hl.TailStrategy.GuardWithIf).reorder(x, y, c, ni, no)
     if shape.width >= lanes:
         z.vectorize(x, lanes, hl.TailStrategy.ShiftInwards)
     filters.compute_root()

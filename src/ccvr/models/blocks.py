@@ -112,8 +112,8 @@ def _run(blocks: Sequence[nn.Module], x: Tensor | Lanes, *, heard: bool) -> Tens
     settings = tuple(settings_of(block) for block in blocks)
     if compiled := kernels_for(settings, x) if not heard and all(block.kernels for block in blocks) else ():
         lanes = x if isinstance(x, Lanes) else Lanes.of(x, this_machine().lanes)
-        images: Tensor = Compiled.apply(compiled, lanes.groups, *_parameters(blocks))
-        return images if len(images) == lanes.number else images[: lanes.number]
+        images: Tensor = Compiled.apply(compiled, lanes.number, lanes.groups, *_parameters(blocks))
+        return images
     images = x.images() if isinstance(x, Lanes) else x
     if blocks[0].training and not heard and images.dim() == 4 and all(map(is_plain, settings)):
         return _shorter(blocks, images)

@@ -129,10 +129,10 @@ def _kernels(size: tuple[int, ...], settings: tuple[Settings, ...]) -> "tuple[Bl
 
 
 class Compiled(torch.autograd.Function):
-    """Blocks over groups of lanes, [G, C, H, W, L] → [G L, C', H', W']; the parameters are their weights and biases."""
+    """Blocks over groups of lanes, [G, C, H, W, L] → [N, C', H', W']; the parameters are their weights and biases."""
 
     @staticmethod
-    def forward(ctx: Any, blocks: "tuple[Block, ...]", z: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, blocks: "tuple[Block, ...]", number: int, z: Tensor, *parameters: Tensor) -> Tensor:
         inputs, places = [], []
         for at, block in enumerate(blocks):
             weight, bias = parameters[2 * at : 2 * at + 2]
@@ -141,21 +141,21 @@ class Compiled(torch.autograd.Function):
             places.append(where)
         ctx.blocks = blocks
         ctx.save_for_backward(*inputs, *places, *parameters)
-        return z
+        return z[:number]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        blocks, needs = ctx.blocks, ctx.needs_input_grad[1:]
+        blocks, needs = ctx.blocks, ctx.needs_input_grad[2:]
         inputs, places, parameters = _cut(ctx.saved_tensors, len(blocks))
         if torch.is_grad_enabled():  # somebody will differentiate this again
-            return (None, *_differentiable(blocks, inputs[0], parameters, gradient, needs))
+            return (None, None, *_differentiable(blocks, inputs[0], parameters, gradient, needs))
         found: list[Tensor | None] = []
         for at in reversed(range(len(blocks))):
             gradient, block = gradient.contiguous(), blocks[at]
             found = [*block.weight_gradient(inputs[at], gradient, places[at]), *found]
             if at or needs[0]:
                 gradient = block.input_gradient(parameters[2 * at].contiguous(), gradient, places[at])
-        return None, Lanes.of(gradient, inputs[0].shape[-1]).groups if needs[0] else None, *found
+        return None, None, Lanes.of(gradient, inputs[0].shape[-1]).groups if needs[0] else None, *found
 
 
 def _cut(tensors: Sequence[Tensor], blocks: int) -> tuple[Sequence[Tensor], ...]:
@@ -167,7 +167,7 @@ def _differentiable(
 ) -> list[Tensor | None]:
     """The gradients by torch's operations, which can be differentiated again."""
     z, *parameters = (tensor.view_as(tensor) for tensor in (z, *parameters))  # what they come from is not ours
-    x = Lanes(z, z.shape[0] * z.shape[-1]).images()
+    x = Lanes(z, len(gradient)).images()
     for block, weight, bias in zip(blocks, parameters[::2], parameters[1::2], strict=True):
         shape = block.shape
         x = functional.conv2d(x, weight, bias, padding=shape.padding)
