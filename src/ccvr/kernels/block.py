@@ -13,6 +13,7 @@ from typing import Any
 
 import halide as hl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccvr.kernels.machine import Machine, target_of, this_machine
@@ -44,57 +45,66 @@ class Block:
 
     def forward(self, z: Tensor, weight: Tensor, bias: Tensor, *, grouped: bool) -> tuple[Tensor, Tensor]:
         """The output of z [G, C, H, W, L], ``grouped`` likewise or as images, and ``places``, [G L, C', H', W']."""
-        groups, lanes = len(z), self.machine.lanes
-        _require(z, groups, *self._input, lanes)
-        _require(weight, *self._weight)
-        _require(bias, self.shape.outputs)
+        groups, lanes = z.shape[0], self.machine.lanes
         images, apart = (groups * lanes, *self._output), (groups, lanes, *self._output)
-        places = torch.empty(images, dtype=torch.uint8, device="cpu")
-        out = _empty(groups, *self._output, lanes) if grouped else _empty(*images)
-        by_lane = out if grouped else out.view(apart).movedim(1, 4)
-        _run(_forward(self.shape, self.machine, grouped), z, weight, bias, by_lane, places.view(apart).movedim(1, 4))
+        out, places = _empty((groups, *self._output, lanes) if grouped else images), _empty(images, torch.uint8)
+        _forward(self.shape, self.machine, grouped)(
+            _read(z, (groups, *self._input, lanes)),
+            _read(weight, self._weight),
+            _read(bias, (self.shape.outputs,)),
+            out.numpy() if grouped else _by_lane(out.numpy().reshape(apart)),
+            _by_lane(places.numpy().reshape(apart)),
+        )
         return out, places
 
     def weight_gradient(self, z: Tensor, gradient: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """Gradients of weight and bias, from the input [G, C, H, W, L] and that of the output, [N, C', H', W']."""
-        self._require_outputs(gradient, places)
-        _require(z, len(places) // self.machine.lanes, *self._input, self.machine.lanes)
-        weight, bias = _empty(*self._weight), _empty(self.shape.outputs)
-        used = places[: len(gradient)].flatten(2)
-        _run(_weight_gradient(self.shape, self.machine), z, gradient.flatten(2), used, weight, bias)
+        groups, lanes = z.shape[0], self.machine.lanes
+        weight, bias = _empty(self._weight), _empty((self.shape.outputs,))
+        _weight_gradient(self.shape, self.machine)(
+            _read(z, (groups, *self._input, lanes)),
+            *self._read_outputs(gradient, places, groups * lanes),
+            weight.numpy(),
+            bias.numpy(),
+        )
         return weight, bias
 
     def input_gradient(self, weight: Tensor, gradient: Tensor, places: Tensor) -> Tensor:
         """The gradient of the input, [N, C, H, W], from that of the output, [N, C', H', W']."""
-        _require(weight, *self._weight)
-        self._require_outputs(gradient, places)
-        z = _empty(len(gradient), *self._input)
-        used = places[: len(gradient)].flatten(2)
-        _run(_input_gradient(self.shape, self.machine), weight, gradient.flatten(2), used, z)
-        return z
+        number = gradient.shape[0]
+        z = _empty((-(-number // IMAGES_AT_ONCE) * IMAGES_AT_ONCE, *self._input))
+        _input_gradient(self.shape, self.machine)(
+            _read(weight, self._weight), *self._read_outputs(gradient, places, places.shape[0]), z.numpy()
+        )
+        return z[:number]
 
-    def _require_outputs(self, gradient: Tensor, places: Tensor) -> None:
-        groups = len(places) // self.machine.lanes
-        _require(places, groups * self.machine.lanes, *self._output, kind=torch.uint8)
-        _require(gradient, min(len(gradient), len(places)), *self._output)
+    def _read_outputs(self, gradient: Tensor, places: Tensor, filled: int) -> tuple[NDArray[Any], ...]:
+        """The gradient and the places of its images; the last of ``filled`` places are of no image."""
+        number, cells = min(gradient.shape[0], filled), (self.shape.outputs, -1)
+        return (
+            _read(gradient, (number, *self._output)).reshape(number, *cells),
+            _read(places, (filled, *self._output), torch.uint8)[:number].reshape(number, *cells),
+        )
 
 
-def _require(tensor: Tensor, *shape: int, kind: torch.dtype = torch.float32) -> None:
-    """Refuse what a kernel would read or write beside: it looks at no shape itself."""
+def _read(tensor: Tensor, shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> NDArray[Any]:
+    """The numbers of a tensor. Refuses what a kernel would read or write beside: it looks at no shape itself."""
     if tensor.shape != shape or tensor.dtype != kind or not tensor.is_contiguous():
         raise ValueError(
             f"a kernel was given {tensor.dtype} of shape {list(tensor.shape)} with strides {list(tensor.stride())}; "
             f"it takes contiguous {kind} of shape {list(shape)}."
         )
+    return tensor.detach().numpy()
 
 
-def _empty(*shape: int) -> Tensor:
+def _empty(shape: tuple[int, ...], kind: torch.dtype = torch.float32) -> Tensor:
     """What a kernel writes to, whatever torch's defaults are."""
-    return torch.empty(shape, dtype=torch.float32, device="cpu")
+    return torch.empty(shape, dtype=kind, device="cpu")
 
 
-def _run(kernel: Any, *tensors: Tensor) -> None:
-    kernel(*[tensor.detach().numpy() for tensor in tensors])
+def _by_lane(images: NDArray[Any]) -> NDArray[Any]:
+    """[G, L, C', H', W'] as [G, C', H', W', L]."""
+    return images.transpose(0, 2, 3, 4, 1)
 
 
 # --- forward ----------------------------------------------------------------------------------------------------------
@@ -183,10 +193,11 @@ class _Gradients:
         self.gradient = array("gradient", self.cells, shape.outputs, None)
         self.places = array("places", self.cells, shape.outputs, None, kind=hl.UInt(8))
         self.images = self.gradient.dim(2).extent()
-        place = hl.cast(hl.Int(32), self.places[cell, c, n])
+        image = hl.min(n, self.images - 1)  # whoever rounds the images up reads the last one again
+        place = hl.cast(hl.Int(32), self.places[cell, c, image])
         corner = q * (cell / width) * row + q * (cell % width) * inputs
         self.value, self.start = hl.Func("value"), hl.Func("start")
-        self.value[cell, c, n] = self.through(cell, c, n, q * q)
+        self.value[cell, c, n] = self.through(cell, c, image, q * q)
         self.start[cell, c, n] = hl.min(corner + (place / q) * row + (place % q) * inputs, self.last)
 
     def through(self, cell: Any, c: Any, n: Any, none: int) -> Any:
@@ -258,7 +269,7 @@ def _input_gradient(shape: BlockShape, machine: Machine) -> Any:
     z[x, y, c, n] = sums[((y + p) * width + x + p) * shape.inputs + c, n]
 
     z.bound(x, 0, shape.width).bound(y, 0, shape.height).bound(c, 0, shape.inputs)
-    z.split(n, no, ni, IMAGES_AT_ONCE, hl.TailStrategy.GuardWithIf).reorder(x, y, c, ni, no)
+    z.split(n, no, ni, IMAGES_AT_ONCE, hl.TailStrategy.RoundUp).reorder(x, y, c, ni, no)
     if shape.width >= lanes:
         z.vectorize(x, lanes, hl.TailStrategy.ShiftInwards)
     filters.compute_root()
