@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ccvr.analysis.layer_cka import layer_cka
 from ccvr.analysis.layers import cka_layers
 from ccvr.core.run import RunFolder
-from ccvr.experiment.reopen import reopen
+from ccvr.experiment.finished_run import open_finished_run
 from ccvr.models.state import Scratch
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 
 
 def means(models: Sequence[nn.Module], images: Tensor, layers: Sequence[str]) -> list[float]:
@@ -29,8 +29,8 @@ def means(models: Sequence[nn.Module], images: Tensor, layers: Sequence[str]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    run = reopen(RunFolder.open(parser.parse_args().run))
-    states = run.engine.local_models(run.state, range(len(run.setup.kept)), memories=Memories(run.folder.memories))
+    run = open_finished_run(RunFolder.open(parser.parse_args().run))
+    states = run.engine.local_models(run.state, range(len(run.setup.kept)), memories=ClientStates(run.folder.memories))
     models = [Scratch(run.setup.fresh_model()).load(state) for state in states]
     dataset = run.setup.dataset
     layers = cka_layers(models[0], dataset.test.images[:2])

@@ -18,7 +18,7 @@ TOGETHER = (
     *(f"tests/flower/test_{name}.py" for name in ("simulation", "deployment", "slow")),
     *(f"tests/end_to_end/test_{name}.py" for name in ("docs", "report_page", "resume", "run_folder")),
     *(f"tests/experiment/test_{name}.py" for name in ("analyze", "log", "tune")),
-    "tests/experiment/reproduction/test_work.py",
+    "tests/reproduction/test_work.py",
     "tests/report/test_page.py",
 )
 """Files whose tests share what takes long to start or to make: with several workers, each of them runs in one."""

@@ -13,7 +13,7 @@ import torch
 
 from bench import workload
 from ccvr.core.machine import keep_freed_memory
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import federate
 from ccvr.training.workers import Workers
 
@@ -33,7 +33,7 @@ def main() -> None:
     spec = replace(workload.TRAINING, algorithm=options.algorithm, client_fraction=options.fraction, step=options.step)
     build = partial(workload.model, kernels=options.step == "halide")
     with tempfile.TemporaryDirectory() as folder:
-        memories, seed = Memories(Path(folder)), workload.SEED
+        memories, seed = ClientStates(Path(folder)), workload.SEED
         with Workers(workload.WORKERS, clients, build, spec, seed=seed, memories=memories) as pool:
             rounds = federate(build(), clients, spec, seed=seed, memories=memories, trainer=pool)
             workload.serve(lambda: next(rounds))

@@ -110,7 +110,7 @@ def test_constant_features_say_nothing(compare: object) -> None:
 def test_wide_features_take_the_gram_form(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = related()
     expected = cka(x, y)
-    monkeypatch.setattr(module, "MOST_FEATURES", 6)
+    monkeypatch.setattr(module, "MAX_FEATURES", 6)
     monkeypatch.setattr(module, "CrossSums", None)
     assert cka(x, y) == pytest.approx(expected, abs=1e-10)
 

@@ -89,8 +89,8 @@ def test_ten_mobilenets_pass_once() -> None:
 
 
 def test_wide_layers_are_compared_on_samples_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_FEATURES", 5)
-    monkeypatch.setattr(module, "MOST_GRAM_SAMPLES", 700)
+    monkeypatch.setattr(module, "MAX_FEATURES", 5)
+    monkeypatch.setattr(module, "MAX_GRAM_SAMPLES", 700)
     first, _, last = layer_cka(MODELS, X, LAYERS, rng=rng(3))
     assert len(first.samples) == 700
     assert torch.equal(last.samples, torch.arange(1100))

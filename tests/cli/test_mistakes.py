@@ -4,8 +4,8 @@ import pytest
 
 from ccvr.core.fields import names_of
 from ccvr.experiment.presets import PRESETS
-from ccvr.experiment.reproduction.items import ITEMS
 from ccvr.experiment.spec import Spec
+from ccvr.reproduction.items import ITEMS
 from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))

@@ -16,10 +16,10 @@ import pytest
 
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import run
-from ccvr.experiment.reproduction.cells import SCALES
+from ccvr.reproduction.cells import SCALES
 from tests.cli.conftest import TINY, Command
-from tests.experiment.reproduction import digits
-from tests.experiment.reproduction.made import trained, write_records
+from tests.reproduction import digits
+from tests.reproduction.made import trained, write_records
 
 CELL = "cifar10-a0.1-fedavg"
 PAPER = SCALES["paper"]
@@ -212,8 +212,8 @@ def test_where_no_cell_has_its_data_nothing_is_well(ccvr: Command) -> None:
 def test_interrupted_in_the_middle_the_same_command_goes_on(tmp_path: Path) -> None:
     script = (  # a shell's background job ignores Ctrl-C, and so would its children
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import pytest; from tests.experiment.reproduction import digits; from ccvr.cli.main import main\n"
-        "from ccvr.experiment.reproduction.cells import Scale\n"
+        "import pytest; from tests.reproduction import digits; from ccvr.cli.main import main\n"
+        "from ccvr.reproduction.cells import Scale\n"
         "patch = pytest.MonkeyPatch(); digits.TINY = Scale(20, 1); digits.install(patch); main()"
     )
     argv = [sys.executable, "-c", script, "reproduce", "table9", "--scale", "quick", "--cells", "*avg"]

@@ -16,9 +16,9 @@ from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyses import ANALYSES
 from ccvr.experiment.analyze import Failed, analyze
+from ccvr.experiment.finished_run import FinishedRun, open_finished_run
 from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import run
-from ccvr.experiment.reopen import FinishedRun, reopen
 from ccvr.models.build import ModelSpec
 from tests.end_to_end.tiny import TINY
 
@@ -123,7 +123,7 @@ def predicted(subject: FinishedRun, label: str) -> np.ndarray:
 
 
 def test_points_have_truth_and_predictions(finished, found):
-    subject = reopen(finished[0])
+    subject = open_finished_run(finished[0])
     arrays, about = found["tsne"]
     samples = arrays["samples"]
     assert about["after"] == "ccvr"
@@ -144,7 +144,7 @@ def test_points_lie_beside_points_of_their_class(found):
 
 
 def test_inversions_come_with_their_originals(finished, found):
-    subject = reopen(finished[0])
+    subject = open_finished_run(finished[0])
     arrays, about = found["inversion"]
     assert about["numbers"][:2] == [1, 3]
     owned = subject.setup.kept.shards[about["client"]]
@@ -158,7 +158,7 @@ def test_inversions_come_with_their_originals(finished, found):
 
 
 def test_inversions_have_the_features_of_their_originals(finished, found):
-    model = reopen(finished[0]).model.eval()
+    model = open_finished_run(finished[0]).model.eval()
     arrays, _ = found["inversion"]
     with torch.no_grad():
         wanted, got = (model.features(torch.from_numpy(arrays[f"{k}_1"])) for k in ("originals", "reconstructions"))

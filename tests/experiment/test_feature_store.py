@@ -9,9 +9,9 @@ from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.experiment import feature_store
 from ccvr.experiment.feature_store import FeatureStore
+from ccvr.experiment.finished_run import open_finished_run
 from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import run
-from ccvr.experiment.reopen import reopen
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import score_on_test
 from ccvr.statistics.collect import Request, collect, read_features
@@ -102,11 +102,11 @@ def test_a_model_that_is_trained_meanwhile_is_not_remembered(setup, model, store
 def test_what_is_too_large_is_read_again(setup, model, store, seen, monkeypatch):
     number = sum(map(len, setup.kept.shards))
     width = model.head.weight.shape[1]
-    monkeypatch.setattr(feature_store, "MOST_BYTES", number * width * 4 - 1)
+    monkeypatch.setattr(feature_store, "MAX_BYTES", number * width * 4 - 1)
     first = taken(store, model)
     assert same(taken(store, model), first)
     assert seen() == 2 * number
-    monkeypatch.setattr(feature_store, "MOST_BYTES", number * width * 4)
+    monkeypatch.setattr(feature_store, "MAX_BYTES", number * width * 4)
     for _ in range(2):
         taken(store, model)
     assert seen() == 3 * number
@@ -148,7 +148,7 @@ def test_heads_score_on_kept_features_what_their_models_score_on_the_images(tmp_
     spec = replace(TINY, calibration=replace(TINY.calibration, methods=methods))
     accuracy = run(spec, tmp_path / "run")["accuracy"]
     assert len(passes) == 2 * (4 + 1), "four clients and the test set, the head's layer and all"
-    opened = reopen(RunFolder(tmp_path / "run"))
+    opened = open_finished_run(RunFolder(tmp_path / "run"))
     for label in ("uncalibrated", "lda", "ccvr", "oracle", "deep", "kernel"):
         fitted = opened.model.with_head(read_head(opened.folder.head(label)))
         assert accuracy[label] == pytest.approx(score_on_test(fitted, opened.setup).accuracy, abs=1e-4), label

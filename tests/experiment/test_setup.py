@@ -11,7 +11,7 @@ from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
 from ccvr.statistics.collect import Request
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 from ccvr.training.spec import TrainingSpec
 
 TINY = Spec(
@@ -47,7 +47,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     for dataset in (setup.dataset, poisoned):
         engine = replace(setup, dataset=dataset).engine()
         (state,) = engine.rounds(
-            replace(setup, dataset=dataset).fresh_model(), memories=Memories(tmp_path), resume=None
+            replace(setup, dataset=dataset).fresh_model(), memories=ClientStates(tmp_path), resume=None
         )
         statistics = list(engine.statistics(model, Request()))
         outcomes.append((state, statistics, [counts["head"] for counts in engine.score(model, {"head": model.head})]))
@@ -98,11 +98,11 @@ def test_augmentation_is_what_the_spec_says(augment, tmp_path):
     for chosen in (augment, None):
         setup = prepare(replace(TINY, data=DataSpec(augment=chosen)))
         engine = replace(setup, dataset=replace(setup.dataset, augment=augment)).engine()
-        (state,) = engine.rounds(setup.fresh_model(), memories=Memories(tmp_path), resume=None)
+        (state,) = engine.rounds(setup.fresh_model(), memories=ClientStates(tmp_path), resume=None)
         finals.append(state.parameters["head.weight"])
     assert torch.equal(*finals)
     other = prepare(replace(TINY, data=DataSpec(augment=not augment)))
-    (state,) = other.engine().rounds(other.fresh_model(), memories=Memories(tmp_path), resume=None)
+    (state,) = other.engine().rounds(other.fresh_model(), memories=ClientStates(tmp_path), resume=None)
     assert not torch.equal(state.parameters["head.weight"], finals[0])
 
 

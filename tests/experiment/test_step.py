@@ -11,15 +11,15 @@ from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.run import RunFolder
 from ccvr.experiment import step as module
-from ccvr.experiment.bring import bring
 from ccvr.experiment.events import Noted, Started
+from ccvr.experiment.finished_run import open_finished_run, spec_of
 from ccvr.experiment.pipeline import resume, run, start
-from ccvr.experiment.reopen import reopen, spec_of
-from ccvr.experiment.reproduction.cells import identity
+from ccvr.experiment.run_or_resume import run_or_resume
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import LONG, decided, notes
 from ccvr.models.blocks import ConvBlock
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.reproduction.cells import identity
 from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
 from tests.end_to_end.tiny import TINY
 
@@ -129,7 +129,9 @@ def test_a_run_keeps_what_auto_became(finished):
     assert tomllib.loads((path / "spec.toml").read_text())["training"]["step"] == "halide"
     assert read_spec(finished["torch"][0] / "spec.toml").training.step == "torch"
     assert results["accuracy"] == finished["torch"][1]["accuracy"], "so few digits do not tell the steps apart"
-    kernels = [part.kernels for part in reopen(RunFolder(path)).model.modules() if isinstance(part, ConvBlock)]
+    kernels = [
+        part.kernels for part in open_finished_run(RunFolder(path)).model.modules() if isinstance(part, ConvBlock)
+    ]
     assert kernels == [True, True]
 
 
@@ -158,8 +160,8 @@ def test_runs_that_say_nothing_were_trained_by_torch(tmp_path):
         list(resume(folder))
     folder.spec.write_text(text)
     with pytest.raises(RunError, match=r"holds a run with training\.step = 'torch', not 'halide'"):
-        list(bring(with_step("halide", EVERY_ROUND), folder.path))
-    list(bring(with_step("torch", EVERY_ROUND), folder.path))
+        list(run_or_resume(with_step("halide", EVERY_ROUND), folder.path))
+    list(run_or_resume(with_step("torch", EVERY_ROUND), folder.path))
     assert read_spec(folder.spec).training.step == "torch"
     again = read_checkpoint(folder.checkpoint(2))
     assert all(torch.equal(again.parameters[name], tensor) for name, tensor in last.parameters.items())
@@ -188,16 +190,16 @@ def test_an_unfinished_run_goes_on_with_its_step(tmp_path, monkeypatch):
 
 def test_a_finished_run_can_be_looked_at_without_the_extra(finished, monkeypatch):
     monkeypatch.setattr(module, "is_installed", lambda: False)
-    opened = reopen(RunFolder(finished["auto"][0]))
+    opened = open_finished_run(RunFolder(finished["auto"][0]))
     assert not any(part.kernels for part in opened.model.modules() if isinstance(part, ConvBlock))
 
 
 def test_any_step_will_do_where_a_run_is_looked_for(finished, tmp_path):
     assert identity(with_step("torch")) == identity(with_step("halide")) == identity(with_step("auto"))
     path = finished["torch"][0]
-    assert list(bring(with_step("auto"), path)), "auto is content with what is there"
+    assert list(run_or_resume(with_step("auto"), path)), "auto is content with what is there"
     with pytest.raises(RunError, match=r"holds a run with training\.step = 'torch', not 'halide'"):
-        list(bring(with_step("halide"), path))
+        list(run_or_resume(with_step("halide"), path))
 
 
 def test_notes_come_before_anything_else(tmp_path):

@@ -10,7 +10,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.events import RoundDone
 from ccvr.experiment.spec import read_spec
 from ccvr.experiment.tune import Candidate, Failed, Trying, Tuned, best, grid, tune
-from tests.experiment.reproduction.digits import PLAIN
+from tests.reproduction.digits import PLAIN
 
 SPEC = replace(PLAIN.spec, training=replace(PLAIN.spec.training, rounds=2, local_epochs=1))
 

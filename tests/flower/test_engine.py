@@ -17,15 +17,15 @@ from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError, StatisticsError
 from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import LocalEngine
-from ccvr.experiment.events import ClientsMissing
-from ccvr.experiment.evidence import RunEvidence
+from ccvr.experiment.events import ClientsAbsent
+from ccvr.experiment.finished_run import open_finished_run
 from ccvr.experiment.load import read_head
-from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.pipeline import resume, run, start
-from ccvr.experiment.reopen import reopen
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import CheckpointSpec, FlowerSpec, Spec
+from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
@@ -265,7 +265,7 @@ def test_with_a_quorum_the_others_go_on_and_the_missing_are_named(tmp_path):
     spec = replace(TINY, flower=FlowerSpec(quorum=0.6))
     faults = {(1, "train", 2): crashed, (0, "train", 1): lying, (2, "query.ccvr_statistics", 0): lying}
     events = on_flower(spec, tmp_path / "run", Loopback(Faulty(faults), 3))
-    named = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
+    named = {event.question: event.clients for event in events if isinstance(event, ClientsAbsent)}
     assert "Stride calculation overflowed" in named["round 1"]["0"]
     assert named["round 2"] == {"1": "its process died"}
     assert list(named["the query for pooled statistics"]) == ["2"]
@@ -289,7 +289,7 @@ def test_a_silent_client_in_training(tmp_path):
     engine = FlowerEngine.connect(grid, setup)
     grid.silent = {101}
     events = list(start(spec, tmp_path / "run", engine=lambda setup: engine))
-    assert next(e.clients for e in events if isinstance(e, ClientsMissing)) == {"1": "no answer within 1 seconds"}
+    assert next(e.clients for e in events if isinstance(e, ClientsAbsent)) == {"1": "no answer within 1 seconds"}
 
 
 def altered(message_type, blob, format, how):
@@ -334,7 +334,7 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
     engine = FlowerEngine.connect(Loopback(Faulty(altered(message_type, *where, how)), 3), setup)
     model = setup.fresh_model()
     if message_type == STATISTICS:
-        merged = RunEvidence(engine, model, RunFolder(tmp_path)).merged(Request("means"))
+        merged = StatisticsCache(engine, model, RunFolder(tmp_path)).merged(Request("means"))
         found, dealt = merged.count, setup.kept
     else:
         scored = (counts["head"] for counts in engine.score(model, {"head": model.head}))
@@ -357,7 +357,7 @@ def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
         def statistics(self, model, request):
             yield replace(honest, total=honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e9))
 
-    found = RunEvidence(Edge(setup, engine.federation, True), model, RunFolder(tmp_path)).merged(request)
+    found = StatisticsCache(Edge(setup, engine.federation, True), model, RunFolder(tmp_path)).merged(request)
     assert found.mean[honest.count > 0].min() > 1e9
     with pytest.raises(StatisticsError, match="a mean is as large as"):
         ClassStatistics.from_bytes(found.to_bytes())
@@ -402,7 +402,7 @@ SELECTING = replace(
 
 def selection_of(path, clients):
     """What some clients say of a run's heads, asked in this process."""
-    done = reopen(RunFolder(path))
+    done = open_finished_run(RunFolder(path))
     heads = {label: read_head(done.folder.head(label)) for label in ("uncalibrated", "lda", "ncm")}
     answers = list(done.engine.score(done.model, heads))
     return select(heads, [answers[client] for client in clients])
@@ -438,7 +438,7 @@ def test_a_client_that_misses_one_score_is_left_out_of_that_and_named(when, tmp_
     events = on_flower(SELECTING, tmp_path / "run", Loopback(Once((1, SCORES, when)), 3))
     heads = ["uncalibrated", "lda", "ncm", "uncalibrated, lda, ncm"][when]
     missing = {f"the query for scores of {heads}": {"1": "its process died"}}
-    assert {event.question: event.clients for event in events if isinstance(event, ClientsMissing)} == missing
+    assert {event.question: event.clients for event in events if isinstance(event, ClientsAbsent)} == missing
     assert json.loads((tmp_path / "run" / "results.json").read_text())["missing"] == missing
     found = selection_of(tmp_path / "run", [0, 2] if when == 3 else [0, 1, 2])
     assert events[-1].results["selection"]["recall"] == found.recall
@@ -454,7 +454,7 @@ def test_nobody_who_is_missing_is_forgotten(tmp_path):
         "the query for pooled statistics (from-3)": {"1": "its process died"},
         "the query for pooled statistics": {"2": "its process died"},
     }
-    assert {event.question: event.clients for event in events if isinstance(event, ClientsMissing)} == missing
+    assert {event.question: event.clients for event in events if isinstance(event, ClientsAbsent)} == missing
     assert events[-1].results["missing"] == missing
 
 
@@ -494,7 +494,7 @@ def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
     assert json.loads(folder.results.read_text())["missing"] == finished.results["missing"]
     folder.missing.write_text("[]")
     with pytest.raises(RunError, match=r"missing.json is damaged"):
-        keep_missing(LocalEngine(*[None] * 5), folder)
+        keep_absent(LocalEngine(*[None] * 5), folder)
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------
@@ -528,7 +528,7 @@ def test_a_quorum_of_connected_clients_is_enough(fault, tmp_path):
     else:
         grid.silent = {102}
     events = on_flower(HALF, tmp_path / "run", grid)
-    missing = {event.question: event.clients for event in events if isinstance(event, ClientsMissing)}
+    missing = {event.question: event.clients for event in events if isinstance(event, ClientsAbsent)}
     assert list(missing) == ["round 1", "round 2", "the query for pooled statistics"]
     assert all(clients == {"2": ABSENT} for clients in missing.values())
     assert who_trained(tmp_path / "run") == [[0, 1], [0, 1]] or who_trained(tmp_path / "run") == [[1, 0], [1, 0]]

@@ -248,7 +248,7 @@ def test_in_order_answers_that_never_arrive_whole_lose_nobody_behind_them(monkey
 
 def test_a_link_that_is_cut_is_found_in_no_more_time_for_many_clients(monkeypatch):
     monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.3)
-    monkeypatch.setattr("ccvr.flower.link.LIMIT", 0.3)
+    monkeypatch.setattr("ccvr.flower.superlink.LIMIT", 0.3)
     grid, started = Hanging(60, (), cut=True), time.monotonic()
     with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 0\.3 seconds\)"):
         ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60.0)
@@ -401,8 +401,8 @@ def test_a_message_that_is_never_taken(is_there, monkeypatch):
                 for_ever.wait()
             return super().get_node_ids()
 
-    monkeypatch.setattr("ccvr.flower.link.LOOK", 0.1)
-    monkeypatch.setattr("ccvr.flower.link.LIMIT", 0.3)
+    monkeypatch.setattr("ccvr.flower.superlink.LOOK", 0.1)
+    monkeypatch.setattr("ccvr.flower.superlink.LIMIT", 0.3)
     monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
     why = "0 of 1 clients .*could not be sent in time" if is_there else "the SuperLink does not answer"
     begun = time.monotonic()
@@ -547,7 +547,7 @@ def test_a_superlink_that_is_gone_is_given_up(call, monkeypatch):
     """Flower itself tries for ever; not so after this test, where it would disturb others."""
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     grid = Leaving(call)
-    monkeypatch.setattr("ccvr.flower.link.LIMIT", 1.0)
+    monkeypatch.setattr("ccvr.flower.superlink.LIMIT", 1.0)
     monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 0.5)
     with pytest.raises(FederationError, match=r"^the SuperLink does not answer \(nothing for 1 seconds\)"):
         ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)

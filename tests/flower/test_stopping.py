@@ -16,8 +16,8 @@ from ccvr.core.errors import RunError
 from ccvr.experiment.events import Finished, HeadScored
 from ccvr.flower import launch, stopping
 from ccvr.flower.launch import Link, _events
-from ccvr.flower.lines import as_json
-from ccvr.flower.link import within
+from ccvr.flower.log_protocol import as_json
+from ccvr.flower.superlink import within
 
 pytestmark = pytest.mark.flower
 

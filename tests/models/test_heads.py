@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ccvr.core.errors import UnknownName
-from ccvr.models.heads import HEADS, Head, LinearHead, NormedHead, copy_head
+from ccvr.models.heads import HEAD_KINDS, Head, LinearHead, NormedHead, copy_head
 from ccvr.models.transform import FeatureTransform
 
 TUKEY = FeatureTransform("tukey", 0.5)
@@ -17,7 +17,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def make(kind: str, transform: FeatureTransform | None = None) -> Head:
-    return HEADS[kind](draw(4, 6), draw(4, seed=1), transform)
+    return HEAD_KINDS[kind](draw(4, 6), draw(4, seed=1), transform)
 
 
 def test_a_linear_head_is_a_linear_layer() -> None:
@@ -41,11 +41,11 @@ def test_a_normed_head_has_no_bias() -> None:
     assert make("normed")(torch.zeros(1, 6)).tolist() == [[0.0] * 4]
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", HEAD_KINDS)
 class TestEveryHead:
     def test_it_owns_its_weights(self, kind: str) -> None:
         weight, bias = draw(4, 6), draw(4, seed=1)
-        head = HEADS[kind](weight, bias)
+        head = HEAD_KINDS[kind](weight, bias)
         weight.zero_()
         bias.zero_()
         assert torch.equal(head.weight, draw(4, 6))
@@ -81,7 +81,7 @@ class TestEveryHead:
         assert copy_head(other, transform=FeatureTransform()).transform == FeatureTransform()
 
     def test_a_copy_reads_the_same_taps(self, kind: str) -> None:
-        head = HEADS[kind](draw(4, 6), draw(4, seed=1), taps=("low", "high"))
+        head = HEAD_KINDS[kind](draw(4, 6), draw(4, seed=1), taps=("low", "high"))
         assert make(kind).taps == ()
         assert copy_head(head).taps == ("low", "high")
         assert copy_head(head, transform=TUKEY, start="zero").taps == ("low", "high")
@@ -104,4 +104,4 @@ def test_a_head_without_bias_is_copied_without() -> None:
 
 def test_a_head_of_a_file_imports_nothing() -> None:
     with pytest.raises(UnknownName, match=r'^no head "os:getcwd"\. Known: linear, normed\.$'):
-        HEADS["os:getcwd"]
+        HEAD_KINDS["os:getcwd"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccvr.core.errors import ModelError
-from ccvr.models.tensor_file import MOST_HEADER, UnreadableTensors, read_header, tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import MAX_HEADER, UnreadableTensors, read_header, tensors_from_bytes, tensors_to_bytes
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "n": torch.tensor(4), "empty": torch.zeros(0, 5, dtype=torch.float64)}
 BLOB = tensors_to_bytes(TENSORS, format="test/1", size=[1, 2], name="é")
@@ -61,7 +61,7 @@ def test_equal_tensors_are_equal_bytes() -> None:
 def test_a_header_that_is_too_long_is_not_read() -> None:
     good = {"__metadata__": {"ccvr": json.dumps({"format": "test/1"})}}
     text = json.dumps(good).encode()
-    fits = text + b" " * (MOST_HEADER - len(text))
+    fits = text + b" " * (MAX_HEADER - len(text))
     assert read_header(framed(fits), format="test/1") == ({"format": "test/1"}, {})
     with pytest.raises(UnreadableTensors, match=r"^no header of ours"):
         read_header(framed(fits + b" "), format="test/1")

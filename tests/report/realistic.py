@@ -1,4 +1,4 @@
-"""Runs as large as real ones: every analysis, most points in the plane."""
+"""Runs as large as real ones: every analysis, most points in the tsne."""
 
 import json
 from dataclasses import dataclass

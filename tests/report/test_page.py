@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from ccvr.core.arrays import arrays_to_bytes
 from ccvr.core.errors import RunError
-from ccvr.report.drawn import ROOM, draw, inlined, save_figures
+from ccvr.report.figure_set import ROOM, draw, inlined, save_figures
 from ccvr.report.figures.sweeps import amounts, clients, virtual_features
 from ccvr.report.figures.table import FIGURES
 from ccvr.report.groups import Spread, group

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from ccvr.report.figures.cells import cells
+from ccvr.report.figures.matrix import draw_matrix
 from ccvr.report.figures.panel import dots, lines, sheet
 from ccvr.report.palette import INK, look, pens
 from ccvr.report.svg import SVG, inline
@@ -52,7 +52,7 @@ def test_each_cell_tells_its_own_value(hole: tuple[int, int] | None) -> None:
     if hole:
         matrix[hole] = np.nan
     with look():
-        figure = cells(matrix, ("client", [7, 8]), ("class", ["x", "y", "z"]), "number", digits=1)
+        figure = draw_matrix(matrix, ("client", [7, 8]), ("class", ["x", "y", "z"]), "number", digits=1)
         found = titles(drawn(figure), "path")
     values = {(r, c): f"client {7 + r}, class {'xyz'[c]}: {matrix[r, c]:.1f}" for r in (0, 1) for c in (0, 1, 2)}
     assert [text for text, _ in found] == [text for place, text in values.items() if place != hole]
@@ -62,7 +62,7 @@ def test_each_cell_tells_its_own_value(hole: tuple[int, int] | None) -> None:
 
 def test_many_cells_are_one_picture() -> None:
     with look():
-        root = drawn(cells(np.random.default_rng(0).random((60, 60)), ("r", range(60)), ("c", range(60)), "s"))
+        root = drawn(draw_matrix(np.random.default_rng(0).random((60, 60)), ("r", range(60)), ("c", range(60)), "s"))
     assert titles(root, "path") == []
     assert len(list(root.iter(f"{SVG}image"))) == 2, "the cells and the scale"
 

@@ -173,7 +173,10 @@ class Row:
 
 
 def test_data_sets() -> None:
-    rows = [Row("digits", "8 x 8 digits", 1442, 355, "in scikit-learn"), Row("cifar10", "photos", 50000, 10000, None)]
+    rows = [
+        Row("digits", "8 x 8 digits", 1442, 355, "in scikit-learn"),
+        Row("cifar10", "photos", 50000, 10000, None),
+    ]
     assert rows_of(listing_table(rows, Path("/data"))) == [
         ["name", "what", "train", "test", "where"],
         ["digits", "8 x 8 digits", "1,442", "355", "in scikit-learn"],

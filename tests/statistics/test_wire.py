@@ -20,7 +20,7 @@ from ccvr.statistics.kinds import KINDS
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
-from ccvr.statistics.wire import FORMAT, MOST_COUNT, payload_bytes
+from ccvr.statistics.wire import FORMAT, MAX_COUNT, payload_bytes
 
 laws = settings(deadline=None)
 many = settings(deadline=None, max_examples=1000)
@@ -353,12 +353,12 @@ REFUSED = {
 def test_sums_of_the_largest_clients_are_read(kind):
     """No client can say so much that the server does not read its own sum any more."""
     client = statistics_of(torch.eye(3).double().repeat(4, 1), torch.arange(12) % 4, 5, kind=kind, source=SOURCE)
-    count = torch.where(client.count > 0, MOST_COUNT, 0)
+    count = torch.where(client.count > 0, MAX_COUNT, 0)
     scale = count / client.count.clamp(min=1)
     by_class = scale.view(-1, *[1] * (client.second.dim() - 1)) if KINDS[kind].by_class else scale.max()
     second = client.second * by_class if client.second.numel() else client.second
     largest = replace(client, count=count, total=client.total * scale.unsqueeze(1), second=second)
-    largest = replace(largest, withheld=torch.tensor(MOST_COUNT))
+    largest = replace(largest, withheld=torch.tensor(MAX_COUNT))
     merged = merge([ClassStatistics.from_bytes(largest.to_bytes())] * 3)
     again = ClassStatistics.from_bytes(merged.to_bytes(dtype=torch.float64))
     assert again.count.tolist() == [3 * 10**9] * 4 + [0]

@@ -9,7 +9,7 @@ from ccvr.core.errors import UnknownName
 from ccvr.core.seeds import stream
 from ccvr.data.batches import epoch
 from ccvr.training.algorithms import ALGORITHMS, local_objectives
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
 from tests.training import plain
@@ -56,7 +56,7 @@ def test_equals_the_plain_implementation(spec, clients, tmp_path):
     cohorts = draw_cohorts(len(clients), spec, seed=SEED)
     expected = list(plain.federate(start, sizes, batches_of(clients, small_model(), spec), cohorts, spec))
     found = [
-        named(state.parameters) for state in federate(model, clients, spec, seed=SEED, memories=Memories(tmp_path))
+        named(state.parameters) for state in federate(model, clients, spec, seed=SEED, memories=ClientStates(tmp_path))
     ]
     assert len(found) == len(expected) == spec.rounds
     for ours, theirs in zip(found, expected, strict=True):
@@ -69,7 +69,7 @@ def test_the_algorithms_differ(clients, tmp_path):
     finals = {}
     for name, spec in SPECS.items():
         if not spec.clsnorm and spec.client_fraction == 1:
-            states = list(federate(small_model(), clients, spec, seed=SEED, memories=Memories(tmp_path / name)))
+            states = list(federate(small_model(), clients, spec, seed=SEED, memories=ClientStates(tmp_path / name)))
             finals[name] = states[-1].parameters["head.weight"]
     weights = list(finals.values())
     for index, first in enumerate(weights):
@@ -79,7 +79,7 @@ def test_the_algorithms_differ(clients, tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains(name, clients, tmp_path):
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=3, batch_size=8, lr=0.1)
-    first, last = federate(small_model(), clients, spec, seed=1, memories=Memories(tmp_path))
+    first, last = federate(small_model(), clients, spec, seed=1, memories=ClientStates(tmp_path))
     losses = [sum(report.metrics.loss for report in state.clients) for state in (first, last)]
     assert losses[1] < losses[0]
 
@@ -98,7 +98,7 @@ def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     spec = TrainingSpec(algorithm="my_algorithms:still", rounds=1, local_epochs=1)
     model = small_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    (state,) = federate(model, clients, spec, seed=0, memories=Memories(tmp_path))
+    (state,) = federate(model, clients, spec, seed=0, memories=ClientStates(tmp_path))
     assert all(torch.equal(before[name], value) for name, value in state.parameters.items())
     assert state.server["clients"].tolist() == [2, 1, 0]  # largest first
 

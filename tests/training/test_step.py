@@ -16,8 +16,8 @@ from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
 from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState, train_client
-from ccvr.training.memories import Memories
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import federate, first_state
 from ccvr.training.spec import TrainingSpec
@@ -59,7 +59,7 @@ def builder(name: str, *, kernels: bool):
 
 
 def states(name, spec, folder, *, kernels=True, trainer=None, resume=None):
-    build, memories = builder(name, kernels=kernels), Memories(folder)
+    build, memories = builder(name, kernels=kernels), ClientStates(folder)
     return list(federate(build(), clients_of(name), spec, seed=3, memories=memories, trainer=trainer, resume=resume))
 
 
@@ -96,7 +96,9 @@ def test_the_same_bits_with_any_number_of_workers_and_after_a_resume(name, algor
     alone = states(name, spec, tmp_path / "0")
     for number in (2, 3):
         folder = tmp_path / str(number)
-        job = Workers(number, clients_of(name), builder(name, kernels=True), spec, seed=3, memories=Memories(folder))
+        job = Workers(
+            number, clients_of(name), builder(name, kernels=True), spec, seed=3, memories=ClientStates(folder)
+        )
         with job as workers:
             found = states(name, spec, folder, trainer=workers)
         assert all(same(a, b) for a, b in zip(found, alone, strict=True)), number
@@ -109,10 +111,10 @@ def test_the_same_bits_with_small_clients_that_go_together(tmp_path):
     images = TrainingImages.prepare(source, augment=False)
     clients = [Client(k, images, shard) for k, shard in enumerate(np.array_split(np.arange(len(source)), 40))]
     build = builder("digits-cnn", kernels=True)
-    alone = list(federate(build(), clients, SPEC, seed=3, memories=Memories(tmp_path)))
-    with Workers(2, clients, build, SPEC, seed=3, memories=Memories(tmp_path)) as workers:
+    alone = list(federate(build(), clients, SPEC, seed=3, memories=ClientStates(tmp_path)))
+    with Workers(2, clients, build, SPEC, seed=3, memories=ClientStates(tmp_path)) as workers:
         assert workers._at_once > 1
-        together = list(federate(build(), clients, SPEC, seed=3, memories=Memories(tmp_path), trainer=workers))
+        together = list(federate(build(), clients, SPEC, seed=3, memories=ClientStates(tmp_path), trainer=workers))
     assert all(same(a, b) for a, b in zip(together, alone, strict=True))
 
 
@@ -142,8 +144,8 @@ def test_users_objectives_see_the_images_that_the_model_saw(tmp_path):
 def test_a_machine_without_the_extra_does_not_train_by_another_step(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "is_installed", lambda: False)
     with pytest.raises(TrainingError) as refused:
-        OneByOne(Scratch(builder("digits-cnn", kernels=False)()), SPEC, 0, Memories(tmp_path))
+        OneByOne(Scratch(builder("digits-cnn", kernels=False)()), SPEC, 0, ClientStates(tmp_path))
     assert str(refused.value) == (
         'training.step is "halide", and the extra "fast" is not installed here: pip install "ccvr[fast]".'
     )
-    OneByOne(Scratch(builder("digits-cnn", kernels=False)()), replace(SPEC, step="torch"), 0, Memories(tmp_path))
+    OneByOne(Scratch(builder("digits-cnn", kernels=False)()), replace(SPEC, step="torch"), 0, ClientStates(tmp_path))

@@ -29,8 +29,8 @@ from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState
-from ccvr.training.memories import Memories
 from ccvr.training.rounds import federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
@@ -86,11 +86,11 @@ def awkward_model(**how):
 
 
 def pool(number, clients, spec, folder, build=awkward_model):
-    return Workers(number, clients, build, spec, seed=2, memories=Memories(folder))
+    return Workers(number, clients, build, spec, seed=2, memories=ClientStates(folder))
 
 
 def states(clients, spec, folder, trainer=None):
-    found = federate(awkward_model(), clients, spec, seed=2, memories=Memories(folder), trainer=trainer)
+    found = federate(awkward_model(), clients, spec, seed=2, memories=ClientStates(folder), trainer=trainer)
     return [(state.round, state.parameters, state.buffers, state.server, state.memories) for state in found]
 
 
@@ -155,7 +155,7 @@ def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     build = partial(build_model, ModelSpec(name), (1, 32, 32), 3, mean=[0.4], std=[0.3], seed=0)
     runs = []
     for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
-        folder = Memories(tmp_path / str(2 * len(runs)))
+        folder = ClientStates(tmp_path / str(2 * len(runs)))
         with trainer as workers:
             found = list(federate(build(), clients, spec, seed=2, memories=folder, trainer=workers))
         runs.append([(state.parameters, state.buffers, state.server, state.memories) for state in found])
@@ -177,9 +177,9 @@ def conv_model(kernel):
 @pytest.mark.parametrize("kernel", [3, 1])
 def test_the_same_bits_in_whatever_order_weights_lie(kernel, tmp_path):
     clients, build = many_clients((9, 30, 17)), partial(conv_model, kernel)
-    alone = list(federate(build(), clients, SPEC, seed=2, memories=Memories(tmp_path)))
+    alone = list(federate(build(), clients, SPEC, seed=2, memories=ClientStates(tmp_path)))
     with pool(2, clients, SPEC, tmp_path, build) as workers:
-        found = list(federate(build(), clients, SPEC, seed=2, memories=Memories(tmp_path), trainer=workers))
+        found = list(federate(build(), clients, SPEC, seed=2, memories=ClientStates(tmp_path), trainer=workers))
     assert same([state.parameters for state in found], [state.parameters for state in alone])
 
 
@@ -203,7 +203,7 @@ def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, 
     clients = many_clients((*[4, 7, 5] * 10, 80))
     cohort = [clients[-1], *clients[1:-1:2], *clients[0:-1:2]]
     spec = replace(SPEC, algorithm="moon")
-    alone = OneByOne(Scratch(awkward_model()), spec, 2, Memories(tmp_path / "0"))
+    alone = OneByOne(Scratch(awkward_model()), spec, 2, ClientStates(tmp_path / "0"))
     collect, handed_on, finished, waited, ahead = Workers._collect, [], set(), [], []
 
     def counted(self):
@@ -306,7 +306,7 @@ def test_an_error_in_a_user_s_model_names_client_round_and_line(number, tmp_path
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -320,7 +320,7 @@ def test_a_model_that_puts_other_modules_in_is_not_trained_in_part(number, tmp_p
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -333,7 +333,7 @@ def test_a_buffer_that_only_some_clients_have_is_one_line(number, tmp_path):
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=Memories(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
 
 
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from ccvr.core.errors import AnalysisError
 
-MOST_FEATURES = 5000
+MAX_FEATURES = 5000
 """Wider features are compared by their Gram matrices."""
-MOST_GRAM_SAMPLES = 4000
+MAX_GRAM_SAMPLES = 4000
 ROWS = 1024
 
 Pair = tuple[int, int]
@@ -30,7 +30,7 @@ def cka(x: Tensor, y: Tensor) -> float:
 def pairwise_cka(features: Sequence[Tensor]) -> Tensor:
     """[K, K] float64 of K matrices [N, d_k]. In memory is one pair's product at a time, or K Gram matrices."""
     _require_same_samples(features)
-    if max(x.shape[1] for x in features) > MOST_FEATURES:
+    if max(x.shape[1] for x in features) > MAX_FEATURES:
         return gram_cka(features)
     squares = {(i, j): cross_square(features[i], features[j]) for i, j in all_pairs(len(features))}
     return alignments(squares, len(features))
@@ -92,10 +92,10 @@ class CrossSums:
 def gram_cka(features: Sequence[Tensor]) -> Tensor:
     """The same [K, K] from the Gram matrices X Xᵀ [N, N], for at most 4,000 samples of any width."""
     _require_same_samples(features)
-    if len(features[0]) > MOST_GRAM_SAMPLES:
+    if len(features[0]) > MAX_GRAM_SAMPLES:
         raise AnalysisError(
             f"{len(features[0]):,} samples have {max(x.shape[1] for x in features):,} features, more than "
-            f"{MOST_FEATURES:,}. Give at most {MOST_GRAM_SAMPLES:,} samples of them."
+            f"{MAX_FEATURES:,}. Give at most {MAX_GRAM_SAMPLES:,} samples of them."
         )
     grams = [centred_gram(x) for x in features]
     squares = {(i, j): torch.vdot(grams[i].view(-1), grams[j].view(-1)).item() for i, j in all_pairs(len(grams))}

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ccvr.analysis.cka import (
-    MOST_FEATURES,
-    MOST_GRAM_SAMPLES,
+    MAX_FEATURES,
+    MAX_GRAM_SAMPLES,
     Squares,
     alignments,
     all_pairs,
@@ -60,7 +60,7 @@ def layer_cka(
     if len(models) < 2 or not len(images):
         raise AnalysisError(f"{len(models)} models and {len(images)} images; give at least two models and some images.")
     widths = _widths(models, images[:2], layers)
-    narrow = {layer: width for layer, width in widths.items() if width <= MOST_FEATURES}
+    narrow = {layer: width for layer, width in widths.items() if width <= MAX_FEATURES}
     squares: dict[str, Squares] = {}
     for share in _dealt(narrow, len(images), _bound() if memory is None else memory):
         squares |= _held_squares(models, images, share)
@@ -76,13 +76,13 @@ def _bound() -> int:
     return MEMORY if there is None else min(MEMORY, there // 4)
 
 
-def choose_samples(num_samples: int, *, most: int = MOST_GRAM_SAMPLES, rng: torch.Generator) -> Tensor:
+def choose_samples(num_samples: int, *, most: int = MAX_GRAM_SAMPLES, rng: torch.Generator) -> Tensor:
     """All indices, or ``most`` of them at random, ascending."""
     return torch.randperm(num_samples, generator=rng)[:most].sort().values
 
 
 def _affordable(width: int) -> int:
-    return max(2, min(MOST_GRAM_SAMPLES, WIDE_MEMORY // (4 * width)))
+    return max(2, min(MAX_GRAM_SAMPLES, WIDE_MEMORY // (4 * width)))
 
 
 def _widths(models: Sequence[nn.Module], example: Tensor, layers: Sequence[str]) -> dict[str, int]:

@@ -16,12 +16,12 @@ from ccvr.models.taps import stages
 
 PAPER_LAYERS = ("layer1.2", "layer2.2", "layer3", "layer4", "layer5", "layer6")
 """The simple CNN's layers before its head, after ReLU and pooling (Luo et al. 2021, appendix)."""
-MOST_LAYERS = 7
+MAX_LAYERS = 7
 
 Outputs = Callable[[Tensor], dict[str, Tensor]]
 
 
-def cka_layers(model: nn.Module, example: Tensor, *, most: int = MOST_LAYERS) -> tuple[str, ...]:
+def cka_layers(model: nn.Module, example: Tensor, *, most: int = MAX_LAYERS) -> tuple[str, ...]:
     """Paths of the layers to compare, the head last: the seven of the simple CNN, or ``most`` of any other model.
 
     Those are outputs of stages (a layer with parameters and what follows it without any), evenly from first to last.

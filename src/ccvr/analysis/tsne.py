@@ -13,7 +13,7 @@ OVERSAMPLED, ITERATIONS = 20, 6
 """Directions beyond those asked for, and steps in which they turn towards the first."""
 PERPLEXITY = 30
 EXAGGERATED_STEPS, STEPS = 150, 350
-MOST_BARNES_HUT = 4000
+MAX_BARNES_HUT = 4000
 """From more points on, interpolation (FIt-SNE) is the faster way."""
 
 
@@ -37,7 +37,7 @@ def embed(features: Tensor, *, num_threads: int = 1, rng: torch.Generator) -> Te
         perplexity=min(PERPLEXITY, (len(features) - 1) / 3),
         neighbors="exact",
         initialization=start.numpy(),
-        negative_gradient_method="bh" if len(features) <= MOST_BARNES_HUT else "fft",
+        negative_gradient_method="bh" if len(features) <= MAX_BARNES_HUT else "fft",
         early_exaggeration_iter=EXAGGERATED_STEPS,
         n_iter=STEPS,
         n_jobs=num_threads,

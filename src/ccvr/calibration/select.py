@@ -9,7 +9,7 @@ import torch
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CalibrationError
 from ccvr.models.scoring import ClassCounts
-from ccvr.statistics.wire import MOST_COUNT
+from ccvr.statistics.wire import MAX_COUNT
 
 Candidate = TypeVar("Candidate")
 
@@ -46,7 +46,7 @@ def select(
         raise CalibrationError(f'the original "{original}" is not among the candidates: {known}. Add it.')
     sums: dict[str, ClassCounts] = {}
     for client, replies in enumerate(counts):
-        require_sound(candidates, replies, client)
+        require_valid_counts(candidates, replies, client)
         if sums and replies[original].total.shape != sums[original].total.shape:
             raise CalibrationError(f"client {client} counts other classes than those before it.")
         for name in candidates:
@@ -79,7 +79,7 @@ def _mean_recall(counts: ClassCounts) -> tuple[float, float]:
     return 100 * recall.mean().item(), 100 * error.item()
 
 
-def require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts], client: int) -> None:
+def require_valid_counts(candidates: Iterable[str], replies: Mapping[str, ClassCounts], client: int) -> None:
     """Refuse counts of one client that no samples have."""
     totals = []
     for name in candidates:
@@ -97,8 +97,8 @@ def require_sound(candidates: Iterable[str], replies: Mapping[str, ClassCounts],
             raise CalibrationError(f'the counts of client {client} for "{name}" are no two lists of whole numbers.')
         if (correct < 0).any() or (correct > total).any():
             raise CalibrationError(f'client {client} counts more right than there are, or below 0, for "{name}".')
-        if (total > MOST_COUNT).any():
-            raise CalibrationError(f"client {client} counts more than {MOST_COUNT:,} samples of a class.")
+        if (total > MAX_COUNT).any():
+            raise CalibrationError(f"client {client} counts more than {MAX_COUNT:,} samples of a class.")
         totals.append(total)
     if any(total.shape != totals[0].shape or not torch.equal(total, totals[0]) for total in totals):
         raise CalibrationError(f"client {client} counted the candidates on different samples.")

@@ -12,7 +12,7 @@ from rich.console import Console
 from ccvr.core.errors import CcvrError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Failed, refresh
-from ccvr.experiment.events import ClientsMissing, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
+from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, results_table
@@ -68,7 +68,7 @@ def runs_followed(
             match step:
                 case Started():
                     progress.begin(step.round, step.rounds)
-                case Noted() | RoundDone() | HeadScored() | ClientsMissing() | Finished():
+                case Noted() | RoundDone() | HeadScored() | ClientsAbsent() | Finished():
                     show(step, progress)
                 case _ if heading is None:
                     yield step, progress
@@ -131,7 +131,7 @@ def show(event: Event, progress: RunProgress) -> None:
             progress.say(f"{event.label}: accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s")
             if event.absent:
                 progress.say(f"{event.label}: no client has samples of {', '.join(event.absent)}")
-        case ClientsMissing():
+        case ClientsAbsent():
             for client, reason in event.clients.items():
                 progress.say(f"{event.question}: client {client} is missing ({reason})")
         case Finished():

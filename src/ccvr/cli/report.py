@@ -12,7 +12,7 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
-from ccvr.report.drawn import ELSEWHERE, draw, save_figures
+from ccvr.report.figure_set import ELSEWHERE, draw, save_figures
 from ccvr.report.page import page
 from ccvr.report.runs import read_runs
 

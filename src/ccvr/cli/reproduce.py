@@ -15,17 +15,19 @@ from ccvr.cli.follow import runs_followed
 from ccvr.core.errors import RunError, UsageError
 from ccvr.experiment.analyze import Analyzed, LeftOut
 from ccvr.experiment.cost import Rates
-from ccvr.experiment.reproduction.budget import Budget, parse_duration
-from ccvr.experiment.reproduction.cells import SCALES, Scale, find_scale
-from ccvr.experiment.reproduction.claims import judge
-from ccvr.experiment.reproduction.compare import compare
-from ccvr.experiment.reproduction.figures import draw, told
-from ccvr.experiment.reproduction.items import ITEMS, Item
-from ccvr.experiment.reproduction.listing import cell_listing, listing
-from ccvr.experiment.reproduction.record import record
-from ccvr.experiment.reproduction.rounds import by_round
-from ccvr.experiment.reproduction.trained import Trainings
-from ccvr.experiment.reproduction.work import (
+from ccvr.experiment.spec import Spec
+from ccvr.report.text_table import TextTable, print_tables
+from ccvr.reproduction.budget import Budget, parse_duration
+from ccvr.reproduction.cells import SCALES, Scale, find_scale
+from ccvr.reproduction.claims import judge
+from ccvr.reproduction.comparison import compare, comparison
+from ccvr.reproduction.figures import draw, told
+from ccvr.reproduction.items import ITEMS, Item
+from ccvr.reproduction.listing import cell_listing, listing
+from ccvr.reproduction.record import record
+from ccvr.reproduction.rounds import by_round
+from ccvr.reproduction.run_index import RunIndex
+from ccvr.reproduction.work import (
     Job,
     JobElsewhere,
     JobFailed,
@@ -38,9 +40,6 @@ from ccvr.experiment.reproduction.work import (
     turns_below,
     work,
 )
-from ccvr.experiment.spec import Spec
-from ccvr.report.comparison import comparison
-from ccvr.report.sheet import Sheet, show_sheets
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on fonts and caches help nobody here
 
@@ -122,12 +121,12 @@ def command(argv: list[str]) -> None:
     cells = chosen_cells(items, arguments.cells) if items else []
     seconds = parse_duration(arguments.budget) if arguments.budget is not None else None
     if arguments.list:
-        show_sheets(_listing(arguments, items, cells), arguments.format)
+        print_tables(_listing(arguments, items, cells), arguments.format)
         return
     failures = _work(arguments, items, cells, Budget(seconds)) if items else []
     if arguments.record:
         _record(arguments)
-    trainings = Trainings.read(arguments.out, arguments.results)
+    trainings = RunIndex.read(arguments.out, arguments.results)
     for reason in trainings.unusable:
         print(f"Left out: {reason}", file=sys.stderr)
     if not (list(trainings) or trainings.unusable or failures):
@@ -148,9 +147,9 @@ def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[
     return jobs_of(items, cells, turns, arguments.out, arguments.spec)
 
 
-def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[Sheet]:
+def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[TextTable]:
     """Every table and figure; of those that were named also the cells."""
-    jobs, rates, records = _jobs(arguments, items, cells), Rates(), Trainings.read(None, arguments.results)
+    jobs, rates, records = _jobs(arguments, items, cells), Rates(), RunIndex.read(None, arguments.results)
     every = listing(items, jobs, records, rates, (arguments.chosen_scale or SCALES["paper"]).label)
     return [every, cell_listing(jobs, records, rates)] if arguments.ids else [every]
 
@@ -201,7 +200,7 @@ def _title(step: Step) -> str | None:
 
 
 def _record(arguments: ReproduceArguments) -> None:
-    runs = Trainings.read(arguments.out, None)
+    runs = RunIndex.read(arguments.out, None)
     written = list(record(runs, arguments.results, arguments.cells, arguments.chosen_scale))
     if not written:
         raise RunError(f"no such finished run below {arguments.out}. Train some, or give their folder as --out.")
@@ -213,24 +212,24 @@ def _record(arguments: ReproduceArguments) -> None:
             arguments.tell(str(each.path))
 
 
-def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], trainings: Trainings) -> None:
+def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], trainings: RunIndex) -> None:
     """Tables, figures and claims in the order in which they were asked for; tables behind each other together."""
-    sheets: list[Sheet] = []
+    sheets: list[TextTable] = []
     for item in items:
         if not item.is_figure:
             sheets.append(_table(arguments, item, cells, trainings))
             continue
         if arguments.format != "csv":
-            show_sheets(sheets, arguments.format)
+            print_tables(sheets, arguments.format)
             sheets = []
         _show_figure(arguments, item, cells, trainings)
     if arguments.claims:
         sheets += judge(trainings, arguments.chosen_scale)
     if sheets:
-        show_sheets(sheets, arguments.format)
+        print_tables(sheets, arguments.format)
 
 
-def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> Sheet:
+def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> TextTable:
     if item.by_round:
         own = [cell for cell in item.cells if cell in cells]
         return by_round(item.title, own, trainings, arguments.chosen_scale, item.id)
@@ -239,7 +238,7 @@ def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trai
     return comparison(item.title, rows, item.id)
 
 
-def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: Trainings) -> None:
+def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> None:
     drawing = draw(item, cells, trainings, arguments.chosen_scale, arguments.root)
     paths = drawing.save(arguments.out / "figures", arguments.figures)
     arguments.tell(told(item, drawing, paths, markdown=arguments.format == "markdown"))

@@ -13,8 +13,8 @@ from ccvr.experiment.events import Event
 from ccvr.experiment.presets import find_spec
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
-from ccvr.report.sheet import DASH, Sheet, show_sheets
 from ccvr.report.tables import headline
+from ccvr.report.text_table import DASH, TextTable, print_tables
 
 ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
 
@@ -48,7 +48,7 @@ def command(argv: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
     if not arguments.quiet:
-        show_sheets([_sheet(tuned)])
+        print_tables([_sheet(tuned)])
         print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
         print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
 
@@ -100,7 +100,7 @@ def _title(step: object) -> str | None:
     return f"[{step.number}/{step.total}] {step.what}" if isinstance(step, Trying) else None
 
 
-def _sheet(tuned: Tuned) -> Sheet:
+def _sheet(tuned: Tuned) -> TextTable:
     headers = ("hyperparameters", "validation", "test", "chosen")
     rows = [
         [
@@ -112,4 +112,4 @@ def _sheet(tuned: Tuned) -> Sheet:
         for each in tuned.candidates
     ]
     caption = "Accuracy in percent before calibration, trained without the held-out part; test had no say"
-    return Sheet(caption, headers, rows, ("hyperparameters", "chosen"))
+    return TextTable(caption, headers, rows, ("hyperparameters", "chosen"))

@@ -14,7 +14,7 @@ from ccvr.data.images import IntArray, LabelledImages
 from ccvr.kernels.crops import Crops, Shifts
 
 PAD = 4
-MOST_PIXELS = 2**24
+MAX_PIXELS = 2**24
 """Pixels that are handled at once where images pass as floats: 64 MB, whatever their size."""
 
 
@@ -57,7 +57,7 @@ def _padded(images: Tensor) -> Tensor:
 
 
 def _at_once(images: Tensor) -> int:
-    return max(1, MOST_PIXELS // images[0].numel())
+    return max(1, MAX_PIXELS // images[0].numel())
 
 
 def _reflect(images: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ccvr.data.digests import verify
 from ccvr.data.images import Dataset
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
-from ccvr.data.sources.source import Embedded, Found, Stored
+from ccvr.data.sources.source import Embedded, Stored, StoredFiles
 from ccvr.data.spec import FOLDER
 
 
@@ -100,7 +100,7 @@ def check(name: str, root: Path | None = None) -> DatasetCheck:
     return DatasetCheck(name, files, len(dataset.train), len(dataset.test), dataset.shape, dataset.num_classes)
 
 
-def _check_files(source: Stored, found: Found) -> tuple[CheckedFile, ...]:
+def _check_files(source: Stored, found: StoredFiles) -> tuple[CheckedFile, ...]:
     return tuple(_check_file(source, path) for path in found.files())
 
 

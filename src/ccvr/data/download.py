@@ -9,7 +9,7 @@ from ccvr.core.errors import DataError
 from ccvr.data.catalogue import check, resolve
 from ccvr.data.digests import digest, record_first, verify
 from ccvr.data.locate import own_folder
-from ccvr.data.sources.source import Embedded, Found, Stored
+from ccvr.data.sources.source import Embedded, Stored, StoredFiles
 from ccvr.data.spec import FOLDER
 from ccvr.data.transfer import transfer
 from ccvr.data.unfinished import Unfinished
@@ -57,7 +57,7 @@ def _is_right(name: str, source: Stored, root: Path | None) -> bool:
     return True
 
 
-def _is_in_the_way(found: Found, source: Stored, root: Path | None) -> bool:
+def _is_in_the_way(found: StoredFiles, source: Stored, root: Path | None) -> bool:
     """Whether damaged unpacked files would still be read after the download, being preferred to archives."""
     own, downloads = own_folder(source.name, root), {_file_name(url) for url in source.urls}
     unpacked = any(path.name not in downloads for path in found.files())

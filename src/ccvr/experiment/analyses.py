@@ -24,16 +24,16 @@ from ccvr.core.machine import cores
 from ccvr.core.seeds import derive_seed
 from ccvr.core.tables import Table
 from ccvr.data.batches import in_order
-from ccvr.experiment.evidence import RunEvidence
+from ccvr.experiment.finished_run import FinishedRun
 from ccvr.experiment.load import read_head
-from ccvr.experiment.reopen import FinishedRun
+from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.statistics.collect import Request
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 
-MOST_CLIENTS = 10
+MAX_CLIENTS = 10
 """Clients whose local models are compared."""
 MANY_SAMPLES = 2_000
 """So many that all cores are worth while."""
@@ -44,7 +44,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True)
-class Found:
+class AnalysisResult:
     """Arrays, what they are about, and the finding in a few words."""
 
     arrays: Mapping[str, Array]
@@ -92,23 +92,23 @@ class Subject:
             return torch.cat([function(images.to(device)).detach().cpu() for images, _ in batches])
 
 
-def find_confusion(subject: Subject) -> Found:
+def find_confusion(subject: Subject) -> AnalysisResult:
     """[H, C, C]: which class each head takes for which."""
     dataset = subject.run.setup.dataset
     matrices = [confusion(found, dataset.test.labels, dataset.num_classes) for found in subject.predictions.values()]
     right = {label: int(m.diagonal().sum()) for label, m in zip(subject.labels, matrices, strict=True)}
     changed = f"{right[UNCALIBRATED]:,} → {right[subject.deployed]:,} of {len(dataset.test):,} test images are right"
-    return Found({"confusion": torch.stack(matrices).numpy()}, {"heads": subject.labels}, changed)
+    return AnalysisResult({"confusion": torch.stack(matrices).numpy()}, {"heads": subject.labels}, changed)
 
 
-def find_norms(subject: Subject) -> Found:
+def find_norms(subject: Subject) -> AnalysisResult:
     """[H, C]: norms of every head's rows, those on other features left out; and how the clients' heads lean, [R]."""
     heads = {label: read_head(subject.run.folder.head(label)).weight for label in subject.labels}
     width = heads[UNCALIBRATED].shape[1]
     norms = {label: row_norms(weight) for label, weight in heads.items() if weight.shape[1] == width}
     spreads = [f"{label} {spread(each):.2f}" for label, each in norms.items()]
     arrays = {"norms": torch.stack(list(norms.values())).numpy(), **_of_clients(subject)}
-    return Found(arrays, {"heads": list(norms)}, f"spread of row norms: {', '.join(spreads[:4])}")
+    return AnalysisResult(arrays, {"heads": list(norms)}, f"spread of row norms: {', '.join(spreads[:4])}")
 
 
 def _of_clients(subject: Subject) -> dict[str, Array]:
@@ -128,12 +128,12 @@ def _of_clients(subject: Subject) -> dict[str, Array]:
     return {"rounds": np.array(rounds, dtype=np.int64), "lean": np.array(leans), "spread": np.array(spreads)}
 
 
-def find_cka(subject: Subject) -> Found:
+def find_cka(subject: Subject) -> AnalysisResult:
     """[L, K, K]: how alike the models of K clients are in each layer after one more round of local training."""
     run, total = subject.run, len(subject.run.setup.kept)
-    clients = np.unique(np.linspace(0, total - 1, min(total, MOST_CLIENTS)).round().astype(int)).tolist()
+    clients = np.unique(np.linspace(0, total - 1, min(total, MAX_CLIENTS)).round().astype(int)).tolist()
     models = []
-    for state in run.engine.local_models(run.state, clients, memories=Memories(run.folder.memories)):
+    for state in run.engine.local_models(run.state, clients, memories=ClientStates(run.folder.memories)):
         models.append(Scratch(run.setup.fresh_model()).load(state))
     images = run.setup.dataset.test.images
     layers = cka_layers(models[0], images[:2])
@@ -144,7 +144,9 @@ def find_cka(subject: Subject) -> Found:
     means = [each.mean for each in found]
     lowest = layers[int(np.nanargmin(means))] if np.isfinite(means).any() else "none is known"
     about = {"layers": list(layers), "widths": [each.width for each in found], "clients": clients, "mean": means}
-    return Found(arrays, about, f"mean CKA {means[0]:.2f} (first layer) … {means[-1]:.2f} (head); lowest: {lowest}")
+    return AnalysisResult(
+        arrays, about, f"mean CKA {means[0]:.2f} (first layer) … {means[-1]:.2f} (head); lowest: {lowest}"
+    )
 
 
 @contextmanager
@@ -159,18 +161,20 @@ def _threads_for(num_samples: int) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-def find_separability(subject: Subject) -> Found:
+def find_separability(subject: Subject) -> AnalysisResult:
     """[P, P]: sliced Wasserstein distances of the classes' Gaussians, and what each calibration gained."""
-    evidence = RunEvidence(subject.run.engine, subject.run.model, subject.run.folder)
+    evidence = StatisticsCache(subject.run.engine, subject.run.model, subject.run.folder)
     total = evidence.merged(Request())
     found = separability(total.gaussians(), rng=subject.rng("separability"))
     accuracy = subject.run.results["accuracy"]
     gains = {label: accuracy[label] - accuracy[UNCALIBRATED] for label in subject.labels if label != UNCALIBRATED}
     arrays = {"distances": found.distances.numpy(), "classes": found.classes.numpy()}
-    return Found(arrays, {"mean": found.mean, "gains": gains}, f"mean distance of two classes {found.mean:.3f}")
+    return AnalysisResult(
+        arrays, {"mean": found.mean, "gains": gains}, f"mean distance of two classes {found.mean:.3f}"
+    )
 
 
-def find_tsne(subject: Subject) -> Found:
+def find_tsne(subject: Subject) -> AnalysisResult:
     """[N, 2]: test features in the plane, with truth and predictions before and after."""
     number, rng = min(subject.points, len(subject.features)), subject.rng("tsne")
     chosen = torch.randperm(len(subject.features), generator=rng)[:number].sort().values
@@ -180,7 +184,7 @@ def find_tsne(subject: Subject) -> Found:
     return _in_the_plane(subject, points.float().numpy(), chosen)
 
 
-def label_again(subject: Subject) -> Found:
+def label_again(subject: Subject) -> AnalysisResult:
     """The points that the run has, with the predictions of the heads that it has now."""
     path = subject.run.folder.analysis("tsne")
     arrays, _ = read_arrays(path)
@@ -190,7 +194,7 @@ def label_again(subject: Subject) -> Found:
         raise RunError(f"{path} does not fit the run ({error}). Delete it and run `ccvr analyze` again.") from error
 
 
-def _in_the_plane(subject: Subject, points: Array, chosen: Tensor) -> Found:
+def _in_the_plane(subject: Subject, points: Array, chosen: Tensor) -> AnalysisResult:
     arrays = {
         "points": points,
         "truth": subject.run.setup.dataset.test.labels[chosen].numpy(),
@@ -198,10 +202,10 @@ def _in_the_plane(subject: Subject, points: Array, chosen: Tensor) -> Found:
         "after": subject.predictions[subject.deployed][chosen].numpy(),
         "samples": chosen.numpy(),
     }
-    return Found(arrays, {"after": subject.deployed}, f"{len(points):,} test samples in the plane")
+    return AnalysisResult(arrays, {"after": subject.deployed}, f"{len(points):,} test samples in the plane")
 
 
-def find_inversion(subject: Subject) -> Found:
+def find_inversion(subject: Subject) -> AnalysisResult:
     """What means of n features give away of the largest client's largest class: reconstructions beside originals."""
     setup = subject.run.setup
     client = int(setup.label_counts.sum(1).argmax())
@@ -223,14 +227,14 @@ def find_inversion(subject: Subject) -> Found:
     similar = ", ".join(f"n = {each.n}: {_mean_and_error(each.similarity)}" for each in found)
     left = 100 * max(each.error.mean().item() for each in found)
     about = {"numbers": numbers, "client": client, "class": label}
-    return Found(arrays, about, f"similarity {similar}; error left at most {left:.2f} %")
+    return AnalysisResult(arrays, about, f"similarity {similar}; error left at most {left:.2f} %")
 
 
 def _mean_and_error(values: Tensor) -> str:
     return f"{values.mean():.2f} ± {values.std() / len(values) ** 0.5:.2f}"
 
 
-Analysis = Callable[[Subject], Found]
+Analysis = Callable[[Subject], AnalysisResult]
 
 ANALYSES: Table[Analysis] = Table(
     "analysis",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ccvr.core.arrays import arrays_to_bytes, read_arrays
 from ccvr.core.errors import AnalysisError, CcvrError
 from ccvr.core.run import RunFolder, write_atomically
-from ccvr.experiment.analyses import ANALYSES, OF_HEADS, Analysis, Found, Subject
-from ccvr.experiment.reopen import reopen
+from ccvr.experiment.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
+from ccvr.experiment.finished_run import open_finished_run
 
 AGAINST = "cka-against"
 POINTS = 3_000
@@ -39,12 +39,12 @@ class Failed:
     error: CcvrError
 
 
-Outcome = Analyzed | LeftOut | Failed
+AnalysisEvent = Analyzed | LeftOut | Failed
 
 
 def analyze(
     folder: RunFolder, names: Sequence[str] = (), *, against: RunFolder | None = None, points: int = POINTS
-) -> Iterator[Outcome]:
+) -> Iterator[AnalysisEvent]:
     """Run the named analyses, or all that can be done; ``against`` is a run, say with iid clients, whose CKA is put
     beside. It is found once, and kept in that run, too.
     """
@@ -61,7 +61,7 @@ def analyze(
         yield _beside(folder, against, points)
 
 
-def refresh(folder: RunFolder, *, new: bool) -> Iterator[Outcome]:
+def refresh(folder: RunFolder, *, new: bool) -> Iterator[AnalysisEvent]:
     """Once a run has other heads: what it has of the analyses of heads, made again; if ``new``, also those that it has
     not and that take a moment.
     """
@@ -71,19 +71,19 @@ def refresh(folder: RunFolder, *, new: bool) -> Iterator[Outcome]:
         yield from _each(folder, wanted, POINTS)
 
 
-def _each(folder: RunFolder, wanted: Mapping[str, Analysis], points: int) -> Iterator[Outcome]:
+def _each(folder: RunFolder, wanted: Mapping[str, Analysis], points: int) -> Iterator[AnalysisEvent]:
     with folder.locked():
-        subject = Subject(reopen(folder), points)
+        subject = Subject(open_finished_run(folder), points)
         for name, find in wanted.items():
             started = time.perf_counter()
             try:
-                outcome: Outcome = _kept(folder, name, find(subject), started)
+                outcome: AnalysisEvent = _kept(folder, name, find(subject), started)
             except CcvrError as error:
                 outcome = Failed(name, error)
             yield outcome
 
 
-def _beside(folder: RunFolder, against: RunFolder, points: int) -> Outcome:
+def _beside(folder: RunFolder, against: RunFolder, points: int) -> AnalysisEvent:
     """What the other run has of CKA, or finds now."""
     started = time.perf_counter()
     try:
@@ -95,12 +95,12 @@ def _beside(folder: RunFolder, against: RunFolder, points: int) -> Outcome:
         about = {**about, "run": against.path.resolve().name}
         words = f"mean CKA {about['mean'][0]:.2f} (first layer) … {about['mean'][-1]:.2f} (head)"
         with folder.locked():
-            return _kept(folder, AGAINST, Found(arrays, about, words), started)
+            return _kept(folder, AGAINST, AnalysisResult(arrays, about, words), started)
     except CcvrError as error:
         return Failed(AGAINST, error)
 
 
-def _kept(folder: RunFolder, name: str, found: Found, started: float) -> Analyzed:
+def _kept(folder: RunFolder, name: str, found: AnalysisResult, started: float) -> Analyzed:
     again = "See to its disk and permissions, then `ccvr analyze` the run again"
     write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, found.about), remedy=again)
     return Analyzed(name, found.headline, time.perf_counter() - started)

@@ -15,14 +15,14 @@ from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.core.seeds import derive_seed
+from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
-from ccvr.experiment.evidence import RunEvidence
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
-from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
+from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.experiment.train import score_on_test
 from ccvr.models.build import model_name
 from ccvr.models.heads import Head, copy_head
@@ -47,7 +47,7 @@ def fit_all(
     folder: RunFolder,
 ) -> Iterator[HeadScored]:
     """Fit, keep and score one calibration after the other; what they found is entered into ``results``."""
-    evidence = RunEvidence(engine, model, folder)
+    evidence = StatisticsCache(engine, model, folder)
     test = FeatureStore(setup.dataset.test, [np.arange(len(setup.dataset.test))])
     trained, names = copy_head(model.head).cpu(), setup.dataset.class_names
     for calibration in calibrations:
@@ -127,7 +127,7 @@ def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: Sp
     )
     write_atomically(folder.model, content)
     results["deployed"] = label
-    if missing := keep_missing(engine, folder):
+    if missing := keep_absent(engine, folder):
         results["missing"] = missing
     folder.write_json(folder.results, results)
 

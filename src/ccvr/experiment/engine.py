@@ -24,8 +24,8 @@ from ccvr.models.state import Scratch, Tensors
 from ccvr.statistics.collect import Request, fold, require_sound, source_of
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.algorithms import server_update
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState
-from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, federate
 from ccvr.training.trainer import OneByOne, Trainer
 from ccvr.training.workers import Workers
@@ -34,7 +34,7 @@ from ccvr.training.workers import Workers
 class Engine(Protocol):
     """Clients at work, wherever they are."""
 
-    def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         """Train; the state after each round."""
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
@@ -64,18 +64,18 @@ class LocalEngine:
     build: Callable[[], SplitModel]
     """Makes a fresh model, here or in another process."""
 
-    def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         clients, training, seed = self.clients(), self.spec.training, self.spec.seed
         with self._trainer(clients, memories) as trainer:
             yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
 
-    def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: Memories) -> Iterator[Tensors]:
+    def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
         clients, training = self.clients(), self.spec.training
         sent = GlobalState(state.parameters, state.buffers, server_update(training).broadcast(state.server))
         remembered = {k: state.memories[k] for k in numbers if k in state.memories}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
-            copies = Memories(Path(folder))
+            copies = ClientStates(Path(folder))
             for client, last in remembered.items():
                 copies.write(client, last, memories.read(client, last))
             with self._trainer(clients, copies) as pool:
@@ -89,7 +89,7 @@ class LocalEngine:
         images = TrainingImages.prepare(self.dataset.train, augment=augment)
         return [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
 
-    def _trainer(self, clients: list[Client], memories: Memories) -> AbstractContextManager[Trainer | None]:
+    def _trainer(self, clients: list[Client], memories: ClientStates) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
         number = self.spec.processes(self.spec.training.cohort(len(clients)))
         keep_freed_memory()

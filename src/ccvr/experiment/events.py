@@ -48,7 +48,7 @@ class HeadScored:
 
 
 @dataclass(frozen=True)
-class ClientsMissing:
+class ClientsAbsent:
     """Some clients did not answer what they were asked, and the others are enough."""
 
     question: str
@@ -61,6 +61,6 @@ class Finished:
     results: Results
 
 
-Event = Noted | Started | RoundDone | HeadScored | ClientsMissing | Finished
+Event = Noted | Started | RoundDone | HeadScored | ClientsAbsent | Finished
 Events = Generator[Event, None, None]
 """Whoever stops reading them closes them, so that what makes them ends as well."""

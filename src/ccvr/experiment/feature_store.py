@@ -11,7 +11,7 @@ from ccvr.data.images import IntArray, LabelledImages
 from ccvr.models.split import SplitModel
 from ccvr.statistics.collect import Batches, read_features
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Features of more are read again each time."""
 
 Part = list[tuple[Tensor, Tensor]]
@@ -44,7 +44,7 @@ class FeatureStore:
         """The same features; at their end they are part of the whole, if that is not too large."""
         part, fits = Part(), True
         for z, y in features:
-            fits = self._total * z.shape[1] * z.element_size() <= MOST_BYTES
+            fits = self._total * z.shape[1] * z.element_size() <= MAX_BYTES
             if fits:
                 part.append((z, y))
             yield z, y

@@ -8,7 +8,7 @@ from typing import Any
 from ccvr.core.errors import ModelError, RunError
 from ccvr.core.run import RunFolder
 from ccvr.models.build import ImageShape, ModelSpec, build_model
-from ccvr.models.heads import HEADS, Head
+from ccvr.models.heads import HEAD_KINDS, Head
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
@@ -52,7 +52,9 @@ def _head(header: dict[str, Any], tensors: Tensors) -> Head:
         if "transform.omega" in tensors
         else FeatureTransform.parse(header["transform"])
     )
-    return HEADS[header["head_kind"]](tensors["weight"], tensors.get("bias"), transform, taps=tuple(header["taps"]))
+    return HEAD_KINDS[header["head_kind"]](
+        tensors["weight"], tensors.get("bias"), transform, taps=tuple(header["taps"])
+    )
 
 
 def model_bytes(model: SplitModel, head: Head, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:

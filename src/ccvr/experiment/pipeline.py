@@ -15,12 +15,12 @@ from ccvr.calibration.spec import UNCALIBRATED, Calibration
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine
-from ccvr.experiment.events import ClientsMissing, Event, Events, Finished
+from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished
+from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
-from ccvr.experiment.missing import missing_now
-from ccvr.experiment.reopen import keep_partition, reopen, spec_of
 from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
@@ -104,11 +104,11 @@ def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Eve
     """The same events, and in front of one whose question some clients did not answer, who they are."""
     told = set[tuple[str, str]]()
     for event in events:
-        for question, clients in missing_now(engine).items():
+        for question, clients in absent_now(engine).items():
             new = {client: why for client, why in clients.items() if (question, client) not in told}
             told |= {(question, client) for client in new}
             if new:
-                yield ClientsMissing(question, new)
+                yield ClientsAbsent(question, new)
         yield event
 
 
@@ -143,7 +143,7 @@ def calibrate_again(
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         _require_held_out(chosen or "", spec)
         require_tensorboard(spec)
-        run = reopen(folder)
+        run = open_finished_run(folder)
         setup, engine, model = run.setup, run.engine, run.model
         _note(folder, spec.seed, "calibrated")
         for scored in logged(fit_all(results, calibrations, setup, engine, model, folder), folder, spec):

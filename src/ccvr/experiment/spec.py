@@ -42,7 +42,7 @@ class LogSpec:
     """Log scalars by round, the label distribution and figures to RUN/tensorboard; needs ccvr[tensorboard]."""
 
 
-MOST_SECONDS = 10**7
+MAX_SECONDS = 10**7
 """Some months: nobody waits longer."""
 
 
@@ -60,8 +60,8 @@ class FlowerSpec:
     def __post_init__(self) -> None:
         if not 0 < self.quorum <= 1:
             raise SpecError(f"flower.quorum is {self.quorum}; give a number above 0, at most 1.")
-        if not 0 < self.timeout <= MOST_SECONDS:
-            raise SpecError(f"flower.timeout is {self.timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
+        if not 0 < self.timeout <= MAX_SECONDS:
+            raise SpecError(f"flower.timeout is {self.timeout}; give seconds above 0, at most {MAX_SECONDS:,}.")
 
 
 @dataclass(frozen=True)

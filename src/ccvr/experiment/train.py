@@ -9,21 +9,21 @@ from typing import Any
 from ccvr.core.errors import TrainingError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.batches import in_order
+from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import RoundDone, Started
-from ccvr.experiment.missing import keep_missing
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import RoundState, first_state
 
 
 def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> Iterator[Started | RoundDone]:
     """Run the rounds that no checkpoint has, and leave the last state in ``model``."""
-    spec, memories = setup.spec, Memories(folder.memories)
+    spec, memories = setup.spec, ClientStates(folder.memories)
     state = reached = newest_state(folder, spec) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
@@ -37,7 +37,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
                 f"the global model diverged: its test loss after round {state.round} is {counts.mean_loss}. "
                 f"Lower training.lr ({spec.training.lr:g})."
             )
-        keep_missing(engine, folder)
+        keep_absent(engine, folder)
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:
@@ -57,7 +57,7 @@ def newest_state(folder: RunFolder, spec: Spec) -> RoundState | None:
     return read_checkpoint(checkpoints[-1], training_settings(spec)) if checkpoints else None
 
 
-def _checkpoint(state: RoundState, folder: RunFolder, memories: Memories, spec: Spec) -> None:
+def _checkpoint(state: RoundState, folder: RunFolder, memories: ClientStates, spec: Spec) -> None:
     """Write a checkpoint, drop those beyond ``keep``, then the memories that none names."""
     write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state, training_settings(spec)))
     checkpoints, keep = folder.checkpoints(), spec.checkpoint.keep

@@ -12,8 +12,8 @@ from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, SpecError, TrainingError
 from ccvr.core.fields import hint_of, parse, plain, with_field
 from ccvr.core.run import RunFolder
-from ccvr.experiment.bring import bring
 from ccvr.experiment.events import Event
+from ccvr.experiment.run_or_resume import run_or_resume
 from ccvr.experiment.spec import Spec
 from ccvr.training.algorithms import OPTIONS, find_algorithm
 
@@ -114,7 +114,7 @@ def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event 
         yield Trying(described(values), number, len(candidates))
         results = None
         try:
-            yield from bring(held_out(spec, values), path)
+            yield from run_or_resume(held_out(spec, values), path)
             results = RunFolder(path).read_results()
         except TrainingError as error:  # a learning rate that is too high is an answer
             yield Failed(described(values), error)
@@ -122,7 +122,7 @@ def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event 
     chosen = best(tried)
     path = out / f"retrained-{folder_name(chosen.values)}"
     yield Trying(f"{described(chosen.values)}, with all images", 1, 1)
-    yield from bring(with_all(spec, chosen.values), path)
+    yield from run_or_resume(with_all(spec, chosen.values), path)
     results = RunFolder(path).read_results()
     _keep(out, spec, tried, chosen, path, results)
     yield Tuned(tried, chosen, path, results)

@@ -26,8 +26,8 @@ from ccvr.models.split import SplitModel
 from ccvr.models.taps import TappedBackbone
 from ccvr.statistics.collect import Request
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState, LocalResult
-from ccvr.training.memories import Memories
 from ccvr.training.rounds import RoundState, federate
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
@@ -67,7 +67,7 @@ class FlowerEngine:
         federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
-    def rounds(self, model: SplitModel, *, memories: Memories, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         images = TrainingImages.prepare(self.setup.dataset.train, augment=False)  # nobody trains here
         clients = [Client(number, images, shard) for number, shard in enumerate(self.setup.kept.shards)]
         spec = self.setup.spec

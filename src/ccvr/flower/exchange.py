@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from ccvr.core.errors import LinkFailed
-from ccvr.flower.link import Pull, Unsent, push, require_there
+from ccvr.flower.superlink import Pull, Unsent, push, require_there
 
 INTERVAL = 0.2
 """Seconds between two looks at what has come."""

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid
 from ccvr.core.errors import CcvrError, FederationError, LinkFailed
 from ccvr.flower import exchange
 from ccvr.flower.exchange import Exchange
-from ccvr.flower.link import FAILED, nodes_of, one_line
 from ccvr.flower.messages import ERROR, SETTINGS
+from ccvr.flower.superlink import FAILED, nodes_of, one_line
 
 NOBODY = "there is not one SuperNode that says it is this client"
 Answer = TypeVar("Answer")

@@ -26,15 +26,15 @@ from ccvr.experiment.events import Event, Events, Finished
 from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.engine import require_no_oracles
-from ccvr.flower.lines import event_of
+from ccvr.flower.log_protocol import event_of
 from ccvr.flower.stopping import can_end_all, deaf, end, end_all, heeding_signals
 
 BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
 """Seconds that a SuperLink of our own may take to be ready."""
-MOST_LETTERS = 25
+MAX_LETTERS = 25
 """Of a path to a folder of temporary files in which Ray's sockets have a place: theirs may have 107."""
-MOST_WORDS = 300
+MAX_WORDS = 300
 """Letters of what Flower said that an error repeats."""
 SILENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else Flower installs packages by itself
@@ -112,7 +112,7 @@ def _environment(**more: str) -> dict[str, str]:
 @contextlib.contextmanager
 def simulation(num_clients: int, processes: int) -> Iterator[Link]:
     """A SuperLink of our own, here, that simulates clients; it ends with the block, and leaves nothing behind."""
-    parent = None if len(tempfile.gettempdir()) <= MOST_LETTERS else "/tmp"
+    parent = None if len(tempfile.gettempdir()) <= MAX_LETTERS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
         environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
         environment.pop("RAY_ADDRESS", None)  # of a Ray that is not ours
@@ -216,8 +216,8 @@ def _last_words(lines: Iterable[str]) -> str:
     errors = [line.partition(":")[2].strip() for line in plain if line.startswith("ERROR")]
     words = raised[:1] or errors[-1:] or [line for line in plain if not line.startswith(("INFO", "WARNING"))]
     text = " ".join(" ".join(words).split())
-    if len(text) > MOST_WORDS:
-        text = f"… {text[-MOST_WORDS:].partition(' ')[2]}"
+    if len(text) > MAX_WORDS:
+        text = f"… {text[-MAX_WORDS:].partition(' ')[2]}"
     return text.rstrip(".") + "."
 
 

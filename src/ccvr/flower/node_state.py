@@ -6,13 +6,13 @@ from ccvr.core.errors import RunError
 from ccvr.flower.messages import array_of
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.training.memories import Memories
+from ccvr.training.client_state import ClientStates
 
 MEMORY = "ccvr-memory/1"
 """Format of bytes, and the beginning of their names in the state."""
 
 
-class NodeMemories(Memories):
+class NodeMemories(ClientStates):
     """Memories of one client, as long as Flower's run lasts; the server names the ``last`` one that it knows of."""
 
     def __init__(self, state: RecordDict, last: int) -> None:

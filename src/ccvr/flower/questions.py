@@ -8,7 +8,7 @@ import torch
 from flwr.app import RecordDict
 from torch import Tensor, nn
 
-from ccvr.calibration.select import require_sound
+from ccvr.calibration.select import require_valid_counts
 from ccvr.core.errors import FederationError, ModelError, SpecError
 from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
@@ -20,7 +20,7 @@ from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import Batches, Request, collect, read_features
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.wire import MOST_COUNT, payload_bytes
+from ccvr.statistics.wire import MAX_COUNT, payload_bytes
 
 HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
 """Flower's names for the queries; the first asks a node which client it is."""
@@ -33,8 +33,8 @@ STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 
 
 def require_count(name: str, number: int, *, least: int = 0) -> None:
-    if type(number) is not int or not least <= number <= MOST_COUNT:
-        raise SpecError(f"{name} is {number}; give a whole number from {least} to {MOST_COUNT:,}.")
+    if type(number) is not int or not least <= number <= MAX_COUNT:
+        raise SpecError(f"{name} is {number}; give a whole number from {least} to {MAX_COUNT:,}.")
 
 
 def state_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -102,7 +102,7 @@ def ask_statistics(
         if (found.clients > 1).any():
             raise FederationError("its statistics are of several clients, and it is one.")
         _require_owned(found.count, owned[client])
-        left = min(int(owned[client].sum() - found.count.sum()), MOST_COUNT)
+        left = min(int(owned[client].sum() - found.count.sum()), MAX_COUNT)
         if found.withheld > left:
             raise FederationError(f"it withholds {int(found.withheld):,} samples and has at most {left:,} more.")
         if not found.count.any():
@@ -167,7 +167,7 @@ def ask_scores(
 
     def read(client: int, answer: RecordDict) -> dict[str, ClassCounts]:
         counts = _counts_from_bytes(blob_of(answer, "counts"))
-        require_sound(heads, counts, client)
+        require_valid_counts(heads, counts, client)
         wrong = [name for name in heads if counts[name].total.shape != (num_classes,)]
         if wrong or counts.keys() != heads.keys():
             raise FederationError(f"counts of {', '.join(sorted(counts))}, which is not what was asked for.")

@@ -13,12 +13,12 @@ from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
 
 SENT, RESULT = "ccvr-sent/1", "ccvr-result/1"
 """Formats of bytes."""
-MOST_MAGNITUDE = {"parameters": 1e9, "buffers": 1e18, "payload": 1e9}
+MAX_MAGNITUDE = {"parameters": 1e9, "buffers": 1e18, "payload": 1e9}
 """What a client sends, and how large a number in it may be: no trained weight comes near; a variance is a square."""
-MOST_PAYLOAD = 10
+MAX_PAYLOAD = 10
 """Models, or megabytes, that may travel beside the model."""
-MOST_STEPS, MOST_SECONDS = 10**9, 10**9
-MOST_LOSS = torch.finfo(torch.float32).max
+MAX_STEPS, MAX_SECONDS = 10**9, 10**9
+MAX_LOSS = torch.finfo(torch.float32).max
 """Sums of finite losses stay finite in float64."""
 
 
@@ -34,7 +34,7 @@ def sent_from_bytes(blob: bytes) -> GlobalState:
 
 def result_bytes(result: LocalResult) -> bytes:
     return tensors_to_bytes(
-        _flat({group: getattr(result, group) for group in MOST_MAGNITUDE}),
+        _flat({group: getattr(result, group) for group in MAX_MAGNITUDE}),
         format=RESULT,
         num_examples=result.num_examples,
         num_steps=result.num_steps,
@@ -47,12 +47,12 @@ def result_bytes(result: LocalResult) -> bytes:
 def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalResult:
     """The result of that client; one that does not fit what was sent, or what the client has, is refused."""
     header, tensors = _read(blob, RESULT)
-    groups = {group: _group(tensors, group) for group in MOST_MAGNITUDE}
+    groups = {group: _group(tensors, group) for group in MAX_MAGNITUDE}
     if sum(map(len, groups.values())) != len(tensors):
         raise FederationError("its result has tensors that nobody asked for.")
     for group, found in groups.items():
-        _require_sound(found, getattr(sent, group, None), MOST_MAGNITUDE[group])
-    if num_bytes(groups["payload"]) > MOST_PAYLOAD * max(sent.model_bytes, 10**6):
+        _require_sound(found, getattr(sent, group, None), MAX_MAGNITUDE[group])
+    if num_bytes(groups["payload"]) > MAX_PAYLOAD * max(sent.model_bytes, 10**6):
         raise FederationError(f"beside its model it sends {num_bytes(groups['payload']):,} bytes, which is too much.")
     if header.get("num_examples") != len(client.indices):
         raise FederationError(f"it trained on {header.get('num_examples')} images; {len(client.indices)} are its own.")
@@ -61,7 +61,7 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
         groups["parameters"],
         groups["buffers"],
         len(client.indices),
-        int(_number(header, "num_steps", 1, MOST_STEPS, (int,))),
+        int(_number(header, "num_steps", 1, MAX_STEPS, (int,))),
         groups["payload"],
         {},
         _metrics(header, groups, sent),
@@ -73,11 +73,11 @@ def _metrics(header: Mapping[str, Any], groups: Mapping[str, Tensors], sent: Glo
     """What the client alone knows, if it can be; the rest is counted here."""
     norms = torch.linalg.vector_norm(groups["parameters"]["head.weight"], dim=1, dtype=torch.float64)
     return LocalMetrics(
-        loss=_number(header, "loss", -MOST_LOSS, MOST_LOSS),
+        loss=_number(header, "loss", -MAX_LOSS, MAX_LOSS),
         head_row_norms=tuple(norms.tolist()),
         bytes_down=sent.model_bytes + num_bytes(sent.broadcast),
         bytes_up=sent.model_bytes + num_bytes(groups["payload"]),
-        seconds=_number(header, "seconds", 0, MOST_SECONDS),
+        seconds=_number(header, "seconds", 0, MAX_SECONDS),
     )
 
 

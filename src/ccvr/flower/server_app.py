@@ -21,7 +21,7 @@ from ccvr.experiment.presets import find_spec
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, from_toml
 from ccvr.flower.engine import FlowerEngine
-from ccvr.flower.lines import MARK, as_json, in_words
+from ccvr.flower.log_protocol import MARK, as_json, in_words
 
 OWN = ("spec", "out", "overwrite", "resume", "events", "command")
 """Keys of the run's configuration; all others are fields of the spec."""

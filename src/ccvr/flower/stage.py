@@ -15,7 +15,7 @@ from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError, FederationError, SpecError, StatisticsError
 from ccvr.core.seeds import derive_seed
-from ccvr.experiment.spec import MOST_SECONDS
+from ccvr.experiment.spec import MAX_SECONDS
 from ccvr.flower.federation import Federation, connected, listed, needed_of
 from ccvr.flower.questions import ask_scores, ask_statistics, expected, require_count, state_bytes
 from ccvr.models.find import find_head
@@ -25,7 +25,7 @@ from ccvr.statistics.collect import Request
 from ccvr.statistics.kinds import require_kind
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.wire import MOST_COUNT
+from ccvr.statistics.wire import MAX_COUNT
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def calibrate(
     taps: str | None = None,
     head: str = "",
     min_count: int = 8,
-    max_count: int = MOST_COUNT,
+    max_count: int = MAX_COUNT,
     num_clients: int = 1,
     quorum: float = 0.5,
     timeout: float = 600.0,
@@ -95,7 +95,7 @@ def calibrate(
     ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
     With ``validate`` the clients' held-out parts decide whether the new head stays; if they cannot, the old one does.
     """
-    _require_sound(quorum, timeout)
+    _check_options(quorum, timeout)
     require_count("num_clients", num_clients, least=1)
     require_count("max_count", max_count, least=1)
     require_count("min_count", min_count)
@@ -133,12 +133,12 @@ def calibrate(
     )
 
 
-def _require_sound(quorum: float, timeout: float) -> None:
+def _check_options(quorum: float, timeout: float) -> None:
     """Find mistakes before anybody is waited for."""
     if not 0 < quorum <= 1:
         raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
-    if not 0 < timeout <= MOST_SECONDS:
-        raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MOST_SECONDS:,}.")
+    if not 0 < timeout <= MAX_SECONDS:
+        raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MAX_SECONDS:,}.")
 
 
 def _best(kind: str, taps: str | None) -> str:

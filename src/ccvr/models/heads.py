@@ -72,7 +72,7 @@ class NormedHead(Head):
         return functional.linear(t, functional.normalize(self.weight, dim=1))
 
 
-HEADS: Table[type[LinearHead] | type[NormedHead]] = Table(
+HEAD_KINDS: Table[type[LinearHead] | type[NormedHead]] = Table(
     "head", {"linear": LinearHead, "normed": NormedHead}, closed=True
 )
 
@@ -85,4 +85,4 @@ def copy_head(head: Head, *, transform: Transform | None = None, start: str = "t
         # A normed row of exact zeros has no direction and no gradient towards one.
         weight = torch.full_like(weight, 1e-3) if head.kind == "normed" else torch.zeros_like(weight)
         bias = None if bias is None else torch.zeros_like(bias)
-    return HEADS[head.kind](weight, bias, head.transform if transform is None else transform, taps=head.taps)
+    return HEAD_KINDS[head.kind](weight, bias, head.transform if transform is None else transform, taps=head.taps)

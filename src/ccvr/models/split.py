@@ -12,7 +12,7 @@ from ccvr.kernels.lanes import Lanes
 from ccvr.models.blocks import is_heard, takes_lanes
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
-from ccvr.models.heads import HEADS, Head, LinearHead
+from ccvr.models.heads import HEAD_KINDS, Head, LinearHead
 from ccvr.models.taps import Capture, TappedBackbone
 from ccvr.models.transform import FeatureTransform
 
@@ -139,7 +139,7 @@ def split_model(
     path = find_head(model, normalize(example), head_path)
     linear = model.get_submodule(path)
     assert isinstance(linear, nn.Linear)
-    head = HEADS[head_kind](linear.weight, linear.bias)
+    head = HEAD_KINDS[head_kind](linear.weight, linear.bias)
     return SplitModel(normalize, Backbone(model, path), head)
 
 

@@ -13,8 +13,8 @@ from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
 
 AUTO = "auto"
-MOST_TAPS = 5
-MOST_NUMBERS = 400
+MAX_TAPS = 5
+MAX_NUMBERS = 400
 """Numbers that a map of several places is averaged down to."""
 
 Features = Callable[[Tensor], Tensor]
@@ -37,7 +37,7 @@ def flatten(t: Tensor, *, channels_first: bool = False) -> Tensor:
 
 
 def _places(side: int, channels: int) -> int:
-    most = max(1, min(side, int((MOST_NUMBERS / channels) ** 0.5)))
+    most = max(1, min(side, int((MAX_NUMBERS / channels) ** 0.5)))
     dividing = [places for places in range(most, 0, -1) if side % places == 0]
     return dividing[0] if dividing[0] > most // 2 else most
 
@@ -210,6 +210,6 @@ def stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tens
 
 def _choose(found: Sequence[tuple[str, Tensor]]) -> tuple[str, ...]:
     paths = [path for path, output in found if flatten(output).shape[1] <= 2000]
-    if len(paths) > MOST_TAPS:
-        paths = [paths[round(i * (len(paths) - 1) / (MOST_TAPS - 1))] for i in range(MOST_TAPS)]
+    if len(paths) > MAX_TAPS:
+        paths = [paths[round(i * (len(paths) - 1) / (MAX_TAPS - 1))] for i in range(MAX_TAPS)]
     return tuple(paths)

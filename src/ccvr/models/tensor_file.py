@@ -12,7 +12,7 @@ from ccvr.models.state import Tensors, require_tensors
 
 # One metadata entry only: safetensors writes several in no fixed order, and equal files must have equal bytes.
 KEY = "ccvr"
-MOST_HEADER = 10**7
+MAX_HEADER = 10**7
 """Bytes of a header that is read at all."""
 
 
@@ -40,7 +40,7 @@ def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Ten
 def header_length(start: bytes) -> int:
     """Bytes of the header that follows the first eight; 0 for one that is too long to be ours."""
     length = int.from_bytes(start[:8], "little")
-    return length if length <= MOST_HEADER else 0
+    return length if length <= MAX_HEADER else 0
 
 
 def read_header(blob: bytes, *, format: str) -> tuple[dict[str, Any], dict[str, list[int]]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ccvr.report.drawn import Drawn
+from ccvr.report.figure_set import Drawn
 from ccvr.report.groups import Group, Spread
 from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
 from ccvr.report.repeat import commands
@@ -17,7 +17,7 @@ FIELDS = (
 """Fields of the spec that are shown at once; the rest unfolds."""
 NUMBERS = ("accuracy, %", "gain", "worst class, %", "worst client, %")
 """Columns of the table of heads; what matters most is seen first on a narrow screen."""
-MOST_ROWS = 60
+MAX_ROWS = 60
 """Of a table that is seen whole; a longer one scrolls in itself."""
 
 
@@ -95,7 +95,7 @@ def accuracies(groups: Sequence[Group]) -> str:
 
 def _scrolling(table: str, rows: int, what: str) -> str:
     """A table that may be wider than the screen; if it is long, it scrolls in itself."""
-    tall = " tall" if rows > MOST_ROWS else ""
+    tall = " tall" if rows > MAX_ROWS else ""
     return f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{what}">{table}</div>'
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 
-MOST_DIFFERENCES = 4
+MAX_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _what(run: RunFiles, others: Sequence[RunFiles]) -> str:
     """What was run, and what sets it apart from others of the same data, owners and algorithm."""
     alike = [other.settings for other in others if other.what == run.what and other is not run]
     apart = {key: value for key, value in run.settings.items() if any(value != each.get(key) for each in alike)}
-    return ", ".join([run.what, *(f"{key} {_short(value)}" for key, value in list(apart.items())[:MOST_DIFFERENCES])])
+    return ", ".join([run.what, *(f"{key} {_short(value)}" for key, value in list(apart.items())[:MAX_DIFFERENCES])])
 
 
 def _short(value: Any) -> str:

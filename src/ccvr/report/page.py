@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, section, what_was_run
-from ccvr.report.drawn import Drawn, inlined
+from ccvr.report.figure_set import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
 from ccvr.report.runs import RunFiles

@@ -9,7 +9,7 @@ from ccvr.core.run import write_atomically, writing
 from ccvr.report.figures.panel import Panel
 from ccvr.report.svg import save_bytes
 
-MOST_LETTERS = 60
+MAX_LETTERS = 60
 """Of a file's name: in the longest alphabet they and the rest are still a name that disks take."""
 ANY = r"[\w-]+"
 
@@ -21,7 +21,7 @@ def named(figure: str, panels: Iterable[Panel]) -> Iterator[tuple[str, Panel]]:
     """
     taken: set[str] = set()
     for panel in panels:
-        name = re.sub(r"[\W_]+", "-", panel.name.lower()).strip("-")[:MOST_LETTERS].rstrip("-")
+        name = re.sub(r"[\W_]+", "-", panel.name.lower()).strip("-")[:MAX_LETTERS].rstrip("-")
         first = f"{figure}-{name}" if name else figure
         chosen = first if first not in taken else next(n for i in count(2) if (n := f"{first}-{i}") not in taken)
         taken.add(chosen)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ccvr.core.arrays import Array
-from ccvr.report.drawn import draw
+from ccvr.report.figure_set import draw
 from ccvr.report.figures.clients import owners
 from ccvr.report.palette import look
 from ccvr.report.runs import read_runs

@@ -20,14 +20,14 @@ from ccvr.statistics.kinds import KINDS
 from ccvr.statistics.source import Source
 
 FORMAT = "ccvr-statistics/2"
-MOST_CLASSES = 10**6
-MOST_NUMBERS = 2**31
+MAX_CLASSES = 10**6
+MAX_NUMBERS = 2**31
 """Numbers of second moments in memory: 16 GiB in float64."""
-MOST_COUNT = 10**9
+MAX_COUNT = 10**9
 """Samples of a class that one client may have, and samples that it may withhold."""
-MOST_CLIENTS = 10**6
+MAX_CLIENTS = 10**6
 """Sums of so many clients' counts are read, whatever each may say, and float64 holds them exactly."""
-MOST_MAGNITUDE = 1e9
+MAX_MAGNITUDE = 1e9
 """Of a mean, and of a standard deviation: no trained feature comes near, and float64 sums of them stay exact enough."""
 JITTER = 1e-5
 ROUNDING = 4 * torch.finfo(torch.float64).eps
@@ -165,11 +165,11 @@ def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]]) -> None
     kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}")
-    if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MOST_CLASSES and 0 < d < 10**6):
+    if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MAX_CLASSES and 0 < d < 10**6):
         raise ValueError(f"{num_classes} classes of {d} features")
     merged_means = kind == "means" and "scatter" in shapes
     shape = (num_classes, d, d) if merged_means else KINDS[kind].shape(num_classes, d)
-    if math.prod(shape) > MOST_NUMBERS:
+    if math.prod(shape) > MAX_NUMBERS:
         raise ValueError(f"{kind} statistics of {num_classes} classes and {d} features are too large")
     present = shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
     expected = {"classes": [present], "count": [present], "mean": [present, d]}
@@ -179,7 +179,7 @@ def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]]) -> None
     if kind == "kernel":
         p = shapes["projection_mean"]
         expected |= {"projection_mean": p, "projection_std": p}
-        if len(p) != 1 or p[0] * d > MOST_NUMBERS:
+        if len(p) != 1 or p[0] * d > MAX_NUMBERS:
             raise ValueError(f"random features of shape {p}")
     wrong = [name for name, shape in shapes.items() if shape != {**optional, **expected}.get(name)]
     missing = expected.keys() - shapes.keys()
@@ -201,14 +201,14 @@ def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
     clients = tensors.get("clients", torch.ones_like(count))
     if len(classes) and (classes[0] < 0 or classes[-1] >= num_classes or (classes.diff() <= 0).any()):
         raise ValueError(f"classes {classes.tolist()} of {num_classes}: outside, twice or not in order")
-    if (count < 1).any() or (clients < 1).any() or (clients > count).any() or (clients > MOST_CLIENTS).any():
+    if (count < 1).any() or (clients < 1).any() or (clients > count).any() or (clients > MAX_CLIENTS).any():
         raise ValueError("a count that cannot be")
-    if (count > clients * MOST_COUNT).any():
-        raise ValueError(f"more than {MOST_COUNT:,} samples of a class from one client")
+    if (count > clients * MAX_COUNT).any():
+        raise ValueError(f"more than {MAX_COUNT:,} samples of a class from one client")
     withheld = header["withheld"]
-    if type(withheld) is not int or not 0 <= withheld <= MOST_CLIENTS * MOST_COUNT:
+    if type(withheld) is not int or not 0 <= withheld <= MAX_CLIENTS * MAX_COUNT:
         raise ValueError(f"{withheld!r} samples withheld")
-    _require_numbers(mean, MOST_MAGNITUDE, "a mean")
+    _require_numbers(mean, MAX_MAGNITUDE, "a mean")
     found = Decoded(
         kind,
         _source(header),
@@ -238,7 +238,7 @@ def _require_covariances(found: Decoded) -> None:
     rounding = _rounding(found.kind, found.parts).tolist()
     for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
         where = f"the scatter of class {int(found.parts.classes[index])}" if by_class else "the pooled scatter"
-        _require_numbers(row, MOST_MAGNITUDE**2 * float(counts[index]), where)
+        _require_numbers(row, MAX_MAGNITUDE**2 * float(counts[index]), where)
         if not _is_covariance(scatter, rounding[index]):
             raise ValueError(f"{where} is not that of any features: it is indefinite")
         alone = bool(singles[index] == 1) if by_class else bool((singles == 1).all())
@@ -256,8 +256,8 @@ def _source(header: dict[str, Any]) -> Source:
 
 def _projection(header: dict[str, Any], tensors: dict[str, Tensor]) -> Projection:
     mean, std = tensors["projection_mean"], tensors["projection_std"]
-    _require_numbers(mean, MOST_MAGNITUDE, "the mean of a layer")
-    _require_numbers(std, 2 * MOST_MAGNITUDE, "the deviation of a layer")  # within classes and between them
+    _require_numbers(mean, MAX_MAGNITUDE, "the mean of a layer")
+    _require_numbers(std, 2 * MAX_MAGNITUDE, "the deviation of a layer")  # within classes and between them
     if not (std > 0).all() or type(header["seed"]) is not int or not 0 <= header["seed"] < 2**63:
         raise ValueError("random features that cannot be")
     return Projection(mean, std, header["num_features"], float(header["bandwidth"]), header["seed"])

@@ -11,8 +11,8 @@ from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, copied, parameters_of
 from ccvr.training.algorithms import server_update
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
-from ccvr.training.memories import Memories
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne, Trainer
 
@@ -63,7 +63,7 @@ def federate(
     spec: TrainingSpec,
     *,
     seed: int,
-    memories: Memories,
+    memories: ClientStates,
     resume: RoundState | None = None,
     trainer: Trainer | None = None,
 ) -> Iterator[RoundState]:

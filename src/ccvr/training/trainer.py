@@ -13,8 +13,8 @@ from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.algorithms import local_objectives
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState, LocalResult, train_client
-from ccvr.training.memories import Memories
 from ccvr.training.spec import TrainingSpec
 
 
@@ -34,7 +34,7 @@ class OneByOne:
     scratch: Scratch[SplitModel]
     spec: TrainingSpec
     seed: int
-    memories: Memories
+    memories: ClientStates
 
     def __post_init__(self) -> None:
         if self.spec.step == "halide" and not is_installed():

@@ -27,10 +27,10 @@ from ccvr.core.machine import keep_freed_memory
 from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import Client, GlobalState, LocalResult
-from ccvr.training.memories import Memories
-from ccvr.training.parcels import Mailbox, State, pack_state, room_for, unpack_state
-from ccvr.training.shared import SharedClients
+from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
+from ccvr.training.mapped_clients import SharedClients
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
 
@@ -83,7 +83,7 @@ class Workers:
         spec: TrainingSpec,
         *,
         seed: int,
-        memories: Memories,
+        memories: ClientStates,
     ) -> None:
         self._job = (build, spec, seed, memories.folder)
         self._clients, self._number = clients, min(number, len(clients))
@@ -271,7 +271,7 @@ def _work(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, memories = receive(pipe)
         clients, scratch = shared.open(), Scratch(build()).flatten()
-        trainer = OneByOne(scratch, spec, seed, Memories(memories))
+        trainer = OneByOne(scratch, spec, seed, ClientStates(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:
             places = 2 * max(1, min(AT_ONCE, MAX_BYTES // (2 * room)))

@@ -48,7 +48,7 @@ def _is_there(folder: Path, file: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredFiles:
     """A data set on disk: the form that reads it, and the folder or archive it is in."""
 
     form: Form
@@ -93,12 +93,12 @@ class Stored:
             raise DataError(self._missing(root))
         return found.form.read(found.path)
 
-    def find(self, root: Path | None) -> Found | None:
+    def find(self, root: Path | None) -> StoredFiles | None:
         """The best form that is there, in the data set's own folder before the shared one."""
         for folder in search_folders(self.name, root):
             for form in self.forms:
                 if path := form.find(folder):
-                    return Found(form, path)
+                    return StoredFiles(form, path)
         return None
 
     def _missing(self, root: Path | None) -> str:

@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.cells import cells, strips
+from ccvr.report.figures.matrix import draw_matrix, strips
 from ccvr.report.figures.panel import Panel, of_each_run
 from ccvr.report.figures.rounds import by_round
 from ccvr.report.runs import RunFiles
 
-MOST_STRIPS = 160
+MAX_STRIPS = 160
 """Rows of the figure that has clients by round; of more, rounds between first and last are left out, and clients."""
 
 
@@ -40,7 +40,9 @@ def label_distribution(run: RunFiles, most: int | None = None) -> list[Panel]:
 
 
 def owners(counts: Array, class_names: Sequence[str], most: int | None = None) -> Figure:
-    return cells(counts, ("client", range(len(counts))), ("class", class_names), "training images", low=0, high=most)
+    return draw_matrix(
+        counts, ("client", range(len(counts))), ("class", class_names), "training images", low=0, high=most
+    )
 
 
 def clients_norms(runs: Sequence[RunFiles]) -> list[Panel]:
@@ -63,7 +65,7 @@ def client_norms(run: RunFiles, most: float | None = None) -> list[Panel]:
     share = _share(run.label_counts[clients])
     most = share.max() if most is None else most
     rows, columns = ("client", clients), ("class", run.class_names)
-    figure = cells(share, rows, columns, "share of the client's images, %", low=0, high=most, digits=1)
+    figure = draw_matrix(share, rows, columns, "share of the client's images, %", low=0, high=most, digits=1)
     words = "Heatmap of the share of each class among a client's training images, in percent."
     ends = dict.fromkeys((min(rounds), max(rounds)))
     return [
@@ -86,7 +88,7 @@ def _one_round(run: RunFiles, number: int, found: dict[int, list[float]]) -> Pan
     alt = f"Head-row norms of {len(clients)} clients in round {number}, by class."
     if has.size and lacks.size:
         alt += f" Mean {has.mean():.3f} for classes that a client has, {lacks.mean():.3f} for classes that it lacks."
-    figure = cells(matrix, ("client", clients), ("class", run.class_names), "row norm", digits=3)
+    figure = draw_matrix(matrix, ("client", clients), ("class", run.class_names), "row norm", digits=3)
     return Panel(figure, alt, f"head-row norms in round {number}")
 
 
@@ -94,9 +96,9 @@ def _every_round(
     run: RunFiles, share: Array, most: float, clients: list[int], rounds: dict[int, dict[int, list[float]]]
 ) -> Panel:
     """Each client a band: on the left its label mix, on the right its head's norms, first round on top."""
-    some = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MOST_STRIPS // 2)).round().astype(int))
+    some = np.unique(np.linspace(0, len(clients) - 1, min(len(clients), MAX_STRIPS // 2)).round().astype(int))
     clients, share = [clients[i] for i in some], share[some]
-    number = min(len(rounds), MOST_STRIPS // len(clients))
+    number = min(len(rounds), MAX_STRIPS // len(clients))
     chosen = [sorted(rounds)[i] for i in np.linspace(0, len(rounds) - 1, number).round().astype(int)]
     nothing = [np.nan] * len(run.class_names)
     norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)

@@ -3,20 +3,20 @@
 import numpy as np
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.cells import cells
+from ccvr.report.figures.matrix import draw_matrix
 from ccvr.report.figures.panel import Panel, bars, dots, sheet
 from ccvr.report.palette import AFTER, BEFORE, Pen
 from ccvr.report.runs import UNCALIBRATED, RunFiles
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
-MOST_HEADS = 30
-MOST_BARS = 20
+MAX_HEADS = 30
+MAX_BARS = 20
 
 
 def accuracy(run: RunFiles) -> list[Panel]:
     """One bar for each head, with its gain written beside it."""
-    heads = dict(list(run.accuracy.items())[:MOST_HEADS])
+    heads = dict(list(run.accuracy.items())[:MAX_HEADS])
     figure, axes = sheet(0.8 + 0.26 * len(heads))
     for place, (label, value) in enumerate(heads.items()):
         (bar,) = axes.barh(place, value, 0.75, color=BEFORE if label == UNCALIBRATED else AFTER)
@@ -43,7 +43,7 @@ def recall(run: RunFiles) -> list[Panel]:
         return []
     words = "; ".join(f"{label} {min(v):.2f} % to {max(v):.2f} %" for label, v in known.items())
     alt = f"Recall of {len(run.class_names)} classes. Lowest to highest: {words}."
-    if len(run.class_names) <= MOST_BARS:
+    if len(run.class_names) <= MAX_BARS:
         return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %", most=100), alt)]
     figure, axes = sheet(3.6)
     pairs = zip(recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
@@ -82,7 +82,7 @@ def confusion(run: RunFiles) -> list[Panel]:
     for label, matrix in _of_heads(run, "confusion", "confusion").items():
         share = 100 * matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
         rows, columns = ("true class", run.class_names), ("predicted class", run.class_names)
-        figure = cells(share, rows, columns, "share of the true class, %", low=0, high=100, digits=1)
+        figure = draw_matrix(share, rows, columns, "share of the true class, %", low=0, high=100, digits=1)
         off = np.where(np.eye(len(share), dtype=bool), -1, share)
         true, taken = np.unravel_index(off.argmax(), off.shape)
         names = run.class_names
@@ -101,7 +101,7 @@ def norms(run: RunFiles) -> list[Panel]:
         return []
     words = ", ".join(f"{label} {each.std() / each.mean():.3f}" for label, each in found.items())
     alt = f"Row norms of the global head by class. Standard deviation over mean: {words}."
-    if len(run.class_names) <= MOST_BARS:
+    if len(run.class_names) <= MAX_BARS:
         return [Panel(bars({k: v.tolist() for k, v in found.items()}, run.class_names, "row norm"), alt)]
     figure, axes = sheet()
     for (label, each), colour in zip(found.items(), (BEFORE, AFTER), strict=False):

@@ -12,7 +12,7 @@ from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
-MOST_PIXELS = 48
+MAX_PIXELS = 48
 """Rows and columns of a picture."""
 SERIES = {"reconstruction": "similarity", "by chance": "chance"}
 """Names of what is kept."""
@@ -87,6 +87,6 @@ def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
 
 def _pixels(image: Array) -> Array:
     """[C, H, W] → [H, W] or [H, W, 3]; large pictures lose every so manyth row and column."""
-    step = -(-max(image.shape[1:]) // MOST_PIXELS)
+    step = -(-max(image.shape[1:]) // MAX_PIXELS)
     small = image[:, ::step, ::step]
     return small[0] if len(small) != 3 else small.transpose(1, 2, 0)

@@ -22,9 +22,9 @@ LETTERS = 64
 """Of a line across a figure, at the size of all text."""
 LINE = 0.17
 """Inches of a line."""
-MOST_HOVERS = 250
+MAX_HOVERS = 250
 """Points or cells of a panel that tell their values; more would make the page heavy."""
-MOST_NAMES = 20
+MAX_NAMES = 20
 """Names along an axis, or in a legend."""
 
 
@@ -81,7 +81,7 @@ def lines(
 ) -> tuple[Figure, Axes]:
     """Named lines through points (x, y)."""
     figure, axes = sheet(3.0 + 0.16 * len(series) * (len(series) > 1))
-    telling = sum(map(len, series.values())) <= MOST_HOVERS
+    telling = sum(map(len, series.values())) <= MAX_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
         axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour)
         axes.plot([], [], pen.dash, color=pen.colour, marker=pen.marker if telling else None, label=shown(name))
@@ -108,7 +108,7 @@ def dots(axes: Axes, points: Sequence[tuple[float, float]], pen: Pen, words: Seq
 def legend(figure: Figure, axes: Axes) -> None:
     """Names below the axes, where they hide nothing."""
     handles, names = axes.get_legend_handles_labels()
-    if 0 < len(names) <= MOST_NAMES:
+    if 0 < len(names) <= MAX_NAMES:
         fitting = max(70 // (max(map(len, names)) + 8), 1)
         figure.legend(handles, names, loc="outside lower center", ncols=min(2 if len(names) > 3 else 3, fitting))
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ccvr.report import paper
-from ccvr.report.figures.cells import cells
+from ccvr.report.figures.matrix import draw_matrix
 from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, MARKERS, Pen, pens
 from ccvr.report.runs import UNCALIBRATED, RunFiles
@@ -182,7 +182,7 @@ def distances(run: RunFiles) -> list[Panel]:
     arrays, about = run.analyses["separability"]
     matrix = arrays["distances"]
     names = [run.class_names[label] for label in arrays["classes"]]
-    figure = cells(matrix, ("class", names), ("class", names), "distance", low=0, digits=3)
+    figure = draw_matrix(matrix, ("class", names), ("class", names), "distance", low=0, digits=3)
     apart = np.where(np.eye(len(matrix), dtype=bool), np.inf, matrix)
     one, other = np.unravel_index(apart.argmin(), apart.shape)
     alt = f"Distances of {len(names)} classes: mean {about['mean']:.3f}; closest are {names[one]} and {names[other]}."

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from ccvr.report.figures import clients, heads, inversion, likeness, plane, rounds, sweeps
+from ccvr.report.figures import cka, clients, heads, inversion, rounds, sweeps, tsne
 from ccvr.report.figures.panel import Draw, of_each_run
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """A figure: where it stands, what it says, and how it is drawn; no panels mean that the runs lack its data."""
 
     id: str
@@ -23,7 +23,7 @@ CLIENTS, TRAINING, CALIBRATION = "The clients", "Training", "Calibration"
 INSIDE, PRIVACY, COST = "Inside the models", "What features give away", "Cost"
 
 FIGURES = (
-    Row(
+    FigureRow(
         "labels",
         CLIENTS,
         "Who owns what",
@@ -31,7 +31,7 @@ FIGURES = (
         clients.label_distributions,
         columns=3,
     ),
-    Row(
+    FigureRow(
         "client-norms",
         CLIENTS,
         "Label mix and head of each client",
@@ -41,7 +41,7 @@ FIGURES = (
         "and last among them.",
         clients.clients_norms,
     ),
-    Row(
+    FigureRow(
         "lean",
         CLIENTS,
         "How far the clients' heads lean, by round",
@@ -49,21 +49,21 @@ FIGURES = (
         "over their mean; both are means over the round's clients, after their training.",
         clients.leans,
     ),
-    Row(
+    FigureRow(
         "accuracy",
         TRAINING,
         "Accuracy by round",
         "The global model on the test set, before calibration.",
         rounds.accuracy,
     ),
-    Row(
+    FigureRow(
         "loss",
         TRAINING,
         "Loss by round",
         "Of the global model on the test set, and the clients' mean during training, weighted by their images.",
         rounds.losses,
     ),
-    Row(
+    FigureRow(
         "heads",
         CALIBRATION,
         "Accuracy of every head",
@@ -72,7 +72,7 @@ FIGURES = (
         of_each_run(heads.accuracy),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "recall",
         CALIBRATION,
         "Recall of each class",
@@ -80,7 +80,7 @@ FIGURES = (
         of_each_run(heads.recall),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "mixes",
         CALIBRATION,
         "Accuracy under the clients' own mixes",
@@ -89,22 +89,22 @@ FIGURES = (
         of_each_run(heads.client_mixes),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "confusion",
         CALIBRATION,
         "Confusion",
         "Which class is taken for which, in percent of the true class: the trained head, then the calibrated one.",
         of_each_run(heads.confusion),
     ),
-    Row(
+    FigureRow(
         "norms",
         CALIBRATION,
-        "Row norms of the global head",
+        "FigureRow norms of the global head",
         "Before and after calibration. Uneven norms favour some classes.",
         of_each_run(heads.norms),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "virtual",
         CALIBRATION,
         "More virtual features",
@@ -113,7 +113,7 @@ FIGURES = (
         of_each_run(sweeps.virtual_features),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "clients",
         CALIBRATION,
         "More clients",
@@ -121,7 +121,7 @@ FIGURES = (
         "data and network: the paper after 100 rounds of 10 local epochs.",
         sweeps.clients,
     ),
-    Row(
+    FigureRow(
         "amounts",
         CALIBRATION,
         "Calibration with real samples",
@@ -130,7 +130,7 @@ FIGURES = (
         of_each_run(sweeps.amounts),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "separability",
         CALIBRATION,
         "Separability and gain",
@@ -138,32 +138,32 @@ FIGURES = (
         "against what the calibrations gained that more than one of them has.",
         sweeps.separability_of,
     ),
-    Row(
+    FigureRow(
         "cka",
         INSIDE,
         "Likeness of the clients' models, by layer",
         "Mean linear CKA over pairs of clients, each after one more round of local training. 1 is the same up to "
         "rotation and scale. In the paper the classifier has the lowest.",
-        likeness.means,
+        cka.means,
     ),
-    Row(
+    FigureRow(
         "cka-pairs",
         INSIDE,
         "Likeness of every two clients",
         "Linear CKA in the first, a middle and the last layer.",
-        likeness.pairs,
+        cka.pairs,
         columns=3,
     ),
-    Row(
+    FigureRow(
         "tsne",
         INSIDE,
         "Test features in the plane",
         "t-SNE of what enters the head. Where colours of the truth form groups that the prediction before misses, the "
         "features are good and the head is not. Of more than 2,000 points, 2,000 are drawn.",
-        of_each_run(plane.tsne),
+        of_each_run(tsne.tsne),
         columns=3,
     ),
-    Row(
+    FigureRow(
         "inversion",
         PRIVACY,
         "Pictures from features",
@@ -171,5 +171,7 @@ FIGURES = (
         "grows with n by itself, so compare with chance: n images that the mean is not of.",
         of_each_run(inversion.inversion),
     ),
-    Row("time", COST, "Time by round", "Training, averaging and scoring on the machine named below.", rounds.times),
+    FigureRow(
+        "time", COST, "Time by round", "Training, averaging and scoring on the machine named below.", rounds.times
+    ),
 )

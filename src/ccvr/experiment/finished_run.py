@@ -1,0 +1,65 @@
+"""A finished run with its data and its trained model, to be calibrated or looked at."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from ccvr.core.errors import RunError
+from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.results import Results
+from ccvr.experiment.setup import Setup, prepare
+from ccvr.experiment.spec import Spec, read_spec
+from ccvr.experiment.train import newest_state
+from ccvr.models.split import SplitModel
+from ccvr.training.checkpoint import trained_with
+from ccvr.training.rounds import RoundState
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run works on and what it left: the state after its last round, loaded into ``model``."""
+
+    folder: RunFolder
+    setup: Setup
+    engine: LocalEngine
+    state: RoundState
+    model: SplitModel
+    results: Results
+
+
+def open_finished_run(folder: RunFolder) -> FinishedRun:
+    """Load a finished run; data that changed since, or a lost checkpoint, is an error."""
+    spec, results = spec_of(folder), folder.read_results()
+    torch.set_num_threads(spec.threads)
+    setup = prepare(spec)
+    keep_partition(folder, setup.partition_bytes())
+    state = newest_state(folder, spec)
+    if state is None or state.round != spec.training.rounds:
+        raise RunError(
+            f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
+            "Delete its results.json and train the missing rounds again with `ccvr resume`."
+        )
+    return FinishedRun(folder, setup, setup.engine(), state, state.load_into(setup.fresh_model()), results)
+
+
+def spec_of(folder: RunFolder) -> Spec:
+    """The spec of a run, begun or finished, with the step that its checkpoints were trained with.
+
+    Runs of versions that knew no step were trained by torch.
+    """
+    spec, checkpoints = read_spec(folder.spec), folder.checkpoints()
+    if spec.training.step != "auto" or not checkpoints:
+        return spec
+    by_kernels = trained_with(checkpoints[-1]).get("training.step") == "halide"
+    return replace(spec, training=replace(spec.training, step="halide" if by_kernels else "torch"))
+
+
+def keep_partition(folder: RunFolder, drawn: bytes) -> None:
+    """Who owns what must not change between a run's start and its end."""
+    if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
+        raise RunError(
+            f"{folder.partition} says that others own the images, or that they are others, than spec and data say now. "
+            "Undo what was changed in spec.toml or in the data, or start a new run."
+        )
+    write_atomically(folder.partition, drawn)

@@ -1,0 +1,50 @@
+"""Bring a run to its end: start it, go on with it, or leave it as it is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ccvr.core.errors import RunError
+from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment.events import Event
+from ccvr.experiment.finished_run import spec_of
+from ccvr.experiment.pipeline import resume, start
+from ccvr.experiment.spec import Spec, read_spec, to_toml, training_settings
+
+
+def run_or_resume(spec: Spec, path: Path) -> Iterator[Event]:
+    """Events up to the end of the run at ``path``; one with other settings is in the way."""
+    folder = RunFolder(path)
+    if not folder.spec.is_file():
+        begun = False
+        try:
+            for event in start(spec, path):
+                begun = True
+                yield event
+        except RunError:
+            if begun or not folder.spec.is_file():
+                raise  # otherwise another process began the same run while this one was reading the data
+        else:
+            return
+    here, wanted = training_settings(spec_of(folder)), training_settings(spec)
+    for name, value in wanted.items():
+        if here.get(name) != value and (name, value) != ("training.step", "auto"):
+            raise RunError(
+                f"{path} holds a run with {name} = {here.get(name)!r}, not {value!r}. Move it, or use another --out."
+            )
+    settle(folder, spec)
+    yield from resume(folder)
+
+
+def settle(folder: RunFolder, spec: Spec) -> None:
+    """Have a run go on with the workers, and the data in the place, that a spec names; neither changes a result."""
+    here = read_spec(folder.spec)
+    data, workers = spec.data.anchored(), spec.workers
+    now = replace(
+        here,
+        workers=here.workers if workers is None else workers,
+        data=here.data if data.root is None else replace(here.data, root=data.root),
+    )
+    if now != here:
+        with folder.locked():
+            write_atomically(folder.spec, to_toml(now).encode())

@@ -1,0 +1,62 @@
+"""What calibrators ask for, served by an engine and kept in the run."""
+
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ccvr.calibration.gather import gather
+from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.table import Calibrator
+from ccvr.core.errors import StatisticsError
+from ccvr.core.run import RunFolder, write_atomically
+from ccvr.experiment.absent_clients import keep_absent
+from ccvr.experiment.engine import Engine
+from ccvr.models.split import SplitModel
+from ccvr.statistics.collect import Request
+from ccvr.statistics.merge import merge
+from ccvr.statistics.moments import ClassStatistics
+
+
+@dataclass(frozen=True)
+class StatisticsCache:
+    """The merged statistics of a run's clients, collected once for each request and read from the run ever after."""
+
+    engine: Engine
+    model: SplitModel
+    folder: RunFolder
+
+    def of(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics | tuple[Tensor, Tensor]:
+        """What a calibrator takes: merged statistics, or all clients' raw features."""
+        return self.engine.features(self.model) if row.raw else self.statistics(row, options, seed=seed)
+
+    def statistics(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics:
+        return gather(row, options, self.merged, seed=seed)
+
+    def merged(self, request: Request) -> ClassStatistics:
+        """All clients' statistics of a request."""
+        path = self.folder.statistics(_name(request))
+        stored = self._stored(path)
+        if stored is None:
+            total = merge(self.engine.statistics(self.model, request))
+            keep_absent(self.engine, self.folder)  # first: the file is read ever after, and nobody is asked again
+            write_atomically(path, total.to_bytes(dtype=torch.float64))
+            stored = self._stored(path) or total  # a client at the very edge of what is read may take the sum over it
+        return stored
+
+    def _stored(self, path: Path) -> ClassStatistics | None:
+        """The file's statistics if they are this model's; damaged or foreign ones are collected again."""
+        try:
+            found = ClassStatistics.from_bytes(path.read_bytes()) if path.is_file() else None
+        except StatisticsError:
+            return None
+        return found if found is not None and found.source.model == self.model.digest() else None
+
+
+def _name(request: Request) -> str:
+    """A file name that tells requests apart."""
+    name = re.sub(r"[^\w.+-]", "-", "_".join([request.kind, *request.details]))
+    return name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()

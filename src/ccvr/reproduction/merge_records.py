@@ -1,0 +1,82 @@
+"""Files about one and the same training, taken together: a record and a run, or a run and its copy."""
+
+import itertools
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.report.runs import RunFiles
+from ccvr.reproduction.records import DIGITS
+
+BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")
+"""Parts of results.json that go by head."""
+INCIDENTAL = ("bytes", "seconds")
+"""What a calibration took, which makes it no other."""
+END = 0
+"""In place of a round: the model that results.json is about."""
+
+
+def same_training(one: RunFiles, other: RunFiles) -> bool:
+    """Whether both tell of one training: the same accuracy in all rounds that both scored, to a record's digits."""
+    first, second = _course(one), _course(other)
+    return all(first[round] == second[round] for round in first.keys() & second.keys())
+
+
+def _course(run: RunFiles) -> dict[int, float]:
+    scored = {each["round"]: each.get("accuracy") for each in run.rounds} | {END: run.accuracy[UNCALIBRATED]}
+    return {number: round(accuracy, DIGITS) for number, accuracy in scored.items() if accuracy is not None}
+
+
+def united(own: RunFiles, other: RunFiles) -> RunFiles:
+    """A run with what only another file about the same training has, heads and analyses among it; its own win."""
+    labels = _labels(own, other)
+    heads = {
+        part: own.results.get(part, {}) | {labels[old]: found[old] for old in labels if old in found}
+        for part in BY_HEAD
+        if (found := other.results.get(part, {})) or part in own.results
+    }
+    provenance = {**own.provenance, "calibrated": _later_commits(own, other)}
+    analyses = {**other.analyses, **own.analyses}
+    return replace(
+        own,
+        results={**own.results, **heads},
+        rounds=own.rounds or other.rounds,
+        label_counts=other.label_counts if own.label_counts is None else own.label_counts,
+        analyses=analyses,
+        provenance=provenance,
+    )
+
+
+def lost(kept: RunFiles, gone: RunFiles) -> list[str]:
+    """What one file has and the other, which takes its place, has not."""
+    heads = [label for label in gone.accuracy if label not in kept.accuracy]
+    return heads + [name for name in gone.analyses if name not in kept.analyses]
+
+
+def unused(label: str, taken: Collection[str]) -> str:
+    """The label, with a number where there is another head of that name."""
+    names = itertools.chain([label], (f"{label}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if name not in taken)
+
+
+def _labels(own: RunFiles, other: RunFiles) -> dict[str, str]:
+    """The heads that the other has alone, by their labels there, and what they are called from now on."""
+    labels: dict[str, str] = {}
+    for label, row in other.results["calibrations"].items():
+        mine = own.results["calibrations"].get(label)
+        if label in other.accuracy and not (mine and _is_same(mine, row)):
+            labels[label] = unused(label, {*own.accuracy, *labels.values()})
+    return labels
+
+
+def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two calibrations are one; an option that only one of them names is of a later version."""
+    return all(one[name] == other[name] for name in one.keys() & other.keys() if name not in INCIDENTAL)
+
+
+def _later_commits(own: RunFiles, other: RunFiles) -> list[dict[str, Any]]:
+    """Where what was added comes from: the other's own start, too, if that was with another commit."""
+    start = {"commit": other.provenance.get("commit")}
+    foreign = [start] if start["commit"] != own.provenance.get("commit") else []
+    return [*own.provenance.get("calibrated", []), *foreign, *other.provenance.get("calibrated", [])]

@@ -1,0 +1,239 @@
+"""What is missing of some tables and figures, and how it is made: cell by cell, the cheapest first."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
+from ccvr.core.run import RunFolder
+from ccvr.core.tables import suggestion
+from ccvr.data.catalogue import is_here
+from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, analyze
+from ccvr.experiment.events import Event, HeadScored, RoundDone
+from ccvr.experiment.pipeline import calibrate_again
+from ccvr.experiment.run_or_resume import run_or_resume, settle
+from ccvr.experiment.spec import Spec
+from ccvr.reproduction.budget import Budget
+from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
+from ccvr.reproduction.heads import calibration_of, find_label
+from ccvr.reproduction.items import ITEMS, Item
+from ccvr.reproduction.merge_records import unused
+from ccvr.reproduction.run_index import Key, Unusable, key_of, runs_below
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell at one scale and seed, where it lies, and what must be known of it in the end."""
+
+    cell: Cell
+    spec: Spec
+    folder: RunFolder
+    heads: tuple[str, ...] = ()
+    analyses: tuple[str, ...] = ()
+    blocked: bool = False
+    """Whether another run lies where this one should."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.name}, seed {self.spec.seed}, {scale_of(self.spec).label}"
+
+    @property
+    def is_trained(self) -> bool:
+        return self.is_started and self.folder.results.is_file()
+
+    @property
+    def is_started(self) -> bool:
+        return self.folder.spec.is_file() and not self.blocked
+
+    def missing_heads(self) -> list[str]:
+        """Heads that a trained cell lacks."""
+        results = self.folder.read_results()
+        return [head for head in self.heads if find_label(head, self.cell_spec, results) is None]
+
+    def missing_analyses(self) -> list[str]:
+        return [name for name in self.analyses if not self.folder.analysis(name).is_file()]
+
+    @property
+    def is_done(self) -> bool:
+        try:
+            return self.is_trained and not self.missing_heads() and not self.missing_analyses()
+        except RunError:
+            return False  # damaged: what is wrong is told when its turn comes
+
+    @property
+    def has_data(self) -> bool:
+        return is_here(self.spec.data.name, self.spec.data.root)
+
+    @property
+    def cell_spec(self) -> Spec:
+        """The cell's own calibration options, whatever the run's are."""
+        return self.cell.at(scale_of(self.spec), self.spec.seed)
+
+    def missing_calibrations(self) -> list[Calibration]:
+        taken = set(self.folder.read_results()["accuracy"])
+        found = [calibration_of(head, self.cell_spec) for head in self.missing_heads()]
+        return [replace(each, label=unused(each.label, taken)) for each in found]
+
+
+@dataclass(frozen=True)
+class JobStarted:
+    job: Job
+    number: int
+    total: int
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    job: Job
+    error: CcvrError
+
+
+@dataclass(frozen=True)
+class JobElsewhere:
+    """Another process is at it, and this one leaves it to that."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class OutOfTime:
+    """The budget is spent; ``left`` jobs are not done."""
+
+    left: int
+
+
+Step = Event | Analyzed | LeftOut | JobStarted | JobFailed | JobElsewhere | OutOfTime
+
+
+def chosen_cells(items: Sequence[Item], patterns: Sequence[str]) -> list[str]:
+    """Cells of the items that a pattern matches, or all; a pattern that matches nothing is a mistake."""
+    known = list(dict.fromkeys(cell for item in items for cell in item.cells))
+    for pattern in patterns:
+        if not any(fnmatchcase(cell, pattern) for cell in known):
+            raise UsageError(f'--cells "{pattern}" is no cell of {_ids(items)}.{suggestion(pattern, known)}')
+    return [cell for cell in known if not patterns or any(fnmatchcase(cell, pattern) for pattern in patterns)]
+
+
+def _ids(items: Sequence[Item]) -> str:
+    return ", ".join(item.id for item in items)
+
+
+Turn = tuple[Scale, int]
+"""A scale and a seed."""
+
+
+def jobs_of(
+    items: Sequence[Item], cells: Sequence[str], turns: Sequence[Turn], out: Path, change: Callable[[Spec], Spec]
+) -> list[Job]:
+    """What the items need of these cells at every scale and seed.
+
+    ``change`` sets what decides no result: where data lies, how many workers.
+    """
+    there = _runs_below(out)
+    trained = [item for item in items if item.trains]
+    jobs = []
+    for scale, seed in turns:
+        for name in cells:
+            using = [item for item in trained if name in item.cells]
+            if not using:
+                continue
+            cell = CELLS[name]
+            spec = cell.at(scale, seed)
+            found = there.get(key_of(spec))
+            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}")
+            heads = dict.fromkeys(head for item in using for head in item.heads(name) if head != UNCALIBRATED)
+            analyses = dict.fromkeys(each for item in using for each in item.analyses)
+            jobs.append(
+                Job(
+                    cell,
+                    change(found[1] if found else spec),
+                    folder,
+                    tuple(heads),
+                    tuple(analyses),
+                    blocked=found is None and folder.spec.is_file(),
+                )
+            )
+    return jobs
+
+
+def turns_below(out: Path, scale: Scale | None) -> list[Turn]:
+    """Scales and seeds of the runs below a folder; of one scale, or of all."""
+    found = {(each, seed) for _, each, seed in _runs_below(out)}
+    return sorted(turn for turn in found if scale in (None, turn[0]))
+
+
+def _runs_below(out: Path) -> dict[Key, tuple[RunFolder, Spec]]:
+    """Runs by what they train; finished ones before others. What is no run is passed by: ``RunIndex`` names it."""
+    found: dict[Key, tuple[RunFolder, Spec]] = {}
+    runs = [each for each in runs_below(out) if not isinstance(each, Unusable)]
+    for folder, spec in sorted(runs, key=lambda run: not run[0].results.is_file()):
+        found.setdefault(key_of(spec), (folder, spec))
+    return found
+
+
+def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bool) -> list[Job]:
+    """What is left to do: first what is trained already, then what was begun; then by seed and cost.
+
+    Of cells that cost the same within a tenth, and the time of a few steps tells no more, the one comes first that most
+    tables and figures need. Without ``train`` only what is trained already.
+    """
+    left = [job for job in jobs if not job.is_done and (train or job.is_trained)]
+    fresh = [job for job in left if not job.is_trained]
+    costs = {id(job): round(10 * math.log(seconds(job.spec))) for job in fresh} if len(fresh) > 1 else {}
+    uses = {job.cell.name: sum(job.cell.name in item.cells for item in ITEMS.values() if item.trains) for job in left}
+
+    def turn(job: Job) -> tuple[bool, bool, int, int, int]:
+        return not job.is_trained, not job.is_started, job.spec.seed, costs.get(id(job), 0), -uses[job.cell.name]
+
+    return sorted(left, key=turn)
+
+
+def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
+    """Do the jobs one after the other; what cannot be done is told and left. Stops where it can go on later."""
+    for number, job in enumerate(jobs, start=1):
+        if budget.is_spent():
+            yield OutOfTime(len(jobs) - number + 1)
+            return
+        yield JobStarted(job, number, len(jobs))
+        try:
+            for step, may_stop in _steps(job):
+                yield step
+                if may_stop and budget.is_spent() and not job.is_done:
+                    yield OutOfTime(len(jobs) - number + 1)
+                    return
+        except RunInUse:
+            yield JobElsewhere(job)
+        except CcvrError as error:
+            yield JobFailed(job, error)
+
+
+def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
+    """What happens, and whether the work may be interrupted there without loss."""
+    if job.is_trained:
+        settle(job.folder, job.spec)
+    else:
+        for event in run_or_resume(job.spec, job.folder.path):
+            yield event, isinstance(event, RoundDone) and event.round < event.rounds
+    yield from _calibrations(job)
+    names = job.missing_analyses()
+    for done in analyze(job.folder, names) if names else ():
+        yield JobFailed(job, done.error) if isinstance(done, Failed) else done, True
+
+
+def _calibrations(job: Job) -> Iterator[tuple[Step, bool]]:
+    """Fit the missing heads; one that cannot be fitted does not keep those behind it from it."""
+    missing = job.missing_calibrations()
+    while missing:
+        fitted = 0
+        try:
+            for event in calibrate_again(job.folder, missing):
+                fitted += isinstance(event, HeadScored)
+                yield event, True
+        except (RunError, DataError, SpecError):
+            raise
+        except CcvrError as error:
+            yield JobFailed(job, error), True
+        missing = missing[fitted + 1 :]
