@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ccvr.kernels.crops import Crops
+from ccvr.kernels.lanes import Lanes
+from ccvr.kernels.machine import this_machine
 from ccvr.models import compiled as module
 from ccvr.models.blocks import BlockSequential, ConvBlock, run_blocks, unsuited_block, use_kernels
 from ccvr.models.build import ModelSpec, build_model
@@ -438,3 +440,32 @@ def test_the_split_model_of_a_user_is_asked_for_nothing_new():
 
 def test_the_examples_in_the_docstrings():
     assert doctest.testmod(module, extraglobs={"torch": torch, "nn": nn}).failed == 0
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("number", [5, 8])
+@pytest.mark.parametrize("pool", [1, 2])
+def test_a_layer_behind_a_block_may_work_in_place(kernels, number, pool):
+    torch.manual_seed(0)
+    block = ConvBlock(3, 6, 5, pool=pool)
+    ours, plain = BlockSequential(block, nn.ReLU6(inplace=True)), nn.Sequential(copy.deepcopy(block), nn.ReLU6())
+    use_kernels(ours, kernels)
+    use_kernels(plain, False)
+    x = torch.randn(number, 3, 12, 12)
+    gradients = []
+    for net in (ours.train(), plain.eval()):
+        (net(x) * 3).square().sum().backward()
+        gradients.append([parameter.grad for parameter in net.parameters()])
+    assert all(close(a, b) for a, b in zip(*gradients, strict=True))
+
+
+def test_groups_that_hold_no_image_have_no_gradient():
+    block = use_kernels(ConvBlock(3, 6, 5))
+    width = this_machine().lanes
+    groups = Lanes.of(torch.randn(3 * width, 3, 12, 12), width).groups.requires_grad_()
+    block(Lanes(groups, 3)).sum().backward()
+    assert groups.grad is not None
+    assert groups.grad.shape == groups.shape
+    assert groups.grad[0, ..., :3].any()
+    assert not groups.grad[0, ..., 3:].any()
+    assert not groups.grad[1:].any()

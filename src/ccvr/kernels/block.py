@@ -80,7 +80,7 @@ class Block:
 
     def _read_outputs(self, gradient: Tensor, places: Tensor, filled: int) -> tuple[NDArray[Any], ...]:
         """The gradient and the places of its images; the last of ``filled`` places are of no image."""
-        number, cells = min(gradient.shape[0], filled), (self.shape.outputs, -1)
+        number, cells = min(gradient.shape[0], filled), (self.shape.outputs, prod(self.shape.pooled))
         return (
             _read(gradient, (number, *self._output)).reshape(number, *cells),
             _read(places, (filled, *self._output), torch.uint8)[:number].reshape(number, *cells),

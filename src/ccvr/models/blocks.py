@@ -155,6 +155,8 @@ def _shorter(blocks: Sequence[nn.Module], x: Tensor) -> Tensor:
         weight = functional.pad(convolution.weight, (0, 0, 0, 0, 0, filled, 0, missing))
         bias = None if convolution.bias is None else functional.pad(convolution.bias, (0, missing))
         x = functional.conv2d(x, weight, bias, padding=convolution.padding)
-        x = functional.relu(functional.max_pool2d(x, 2) if pooling else x)
+        x = functional.max_pool2d(x, 2) if pooling else x
+        # The same as ReLU; but that keeps its output, which a layer behind the last block may change in place.
+        x = functional.relu(x) if number < len(blocks) else functional.threshold(x, 0.0, 0.0)
         filled = missing
     return x

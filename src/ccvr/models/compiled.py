@@ -141,7 +141,7 @@ class Compiled(torch.autograd.Function):
             places.append(where)
         ctx.blocks = blocks
         ctx.save_for_backward(*inputs, *places, *parameters)
-        return z[:number]
+        return z[:number].detach()  # no view, so that a layer behind may change it in place
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -155,7 +155,11 @@ class Compiled(torch.autograd.Function):
             found = [*block.weight_gradient(inputs[at], gradient, places[at]), *found]
             if at or needs[0]:
                 gradient = block.input_gradient(parameters[2 * at].contiguous(), gradient, places[at])
-        return None, None, Lanes.of(gradient, inputs[0].shape[-1]).groups if needs[0] else None, *found
+        if not needs[0]:
+            return None, None, None, *found
+        groups, *_, lanes = inputs[0].shape
+        missing = groups * lanes - len(gradient)
+        return None, None, Lanes.of(functional.pad(gradient, (0, 0, 0, 0, 0, 0, 0, missing)), lanes).groups, *found
 
 
 def _cut(tensors: Sequence[Tensor], blocks: int) -> tuple[Sequence[Tensor], ...]:
