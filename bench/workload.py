@@ -22,7 +22,9 @@ from ccvr.kernels.shape import BlockShape
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
-from ccvr.training.local import Client, GlobalState, LocalResult, train_client
+from ccvr.training.algorithms import FedAvg
+from ccvr.training.local import train_client
+from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
 
 NUM_IMAGES, SHAPE, NUM_CLASSES, WORKERS, SEED = 50_000, (3, 32, 32), 10, 2, 0
@@ -103,7 +105,7 @@ def train_locally(
     torch.set_num_threads(1)
     keep_freed_memory()
     state, client = GlobalState(received, start().buffers, {}), clients(kind, num_clients)[number]
-    return train_client(scratch(kernels=kernels), state, client, {}, (), TRAINING, round=round, seed=SEED)
+    return train_client(scratch(kernels=kernels), state, client, {}, FedAvg(), TRAINING, round=round, seed=SEED)
 
 
 def say(what: object) -> None:

@@ -39,7 +39,7 @@ from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import FORMAT
 from ccvr.training.checkpoint import read_checkpoint
-from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
 from tests.flower.loopback import Loopback
 from tests.flower.small import overflowing

@@ -23,7 +23,7 @@ PLAIN = Cell(
         calibration=CalibrationSpec(methods=("ccvr", "oracle,epochs=1"), num_virtual=20, epochs=2),
     ),
 )
-PROX = Cell("digits-fedprox", replace(PLAIN.spec, training=replace(PLAIN.spec.training, algorithm="fedprox", mu=0.01)))
+PROX = Cell("digits-fedprox", replace(PLAIN.spec, training=replace(PLAIN.spec.training, algorithm="fedprox,mu=0.01")))
 NOWHERE = Cell("nowhere-fedavg", replace(PLAIN.spec, data=replace(PLAIN.spec.data, name="cinic10")))
 TABLE = Item(
     "table9",

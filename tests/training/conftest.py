@@ -4,7 +4,7 @@ import torch
 
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import LabelledImages
-from ccvr.training.local import Client
+from ccvr.training.messages import Client
 from tests.training.small import NUM_CLASSES
 
 SIZES = (7, 12, 20)

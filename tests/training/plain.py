@@ -5,6 +5,8 @@ It shares with the product only the order of the batches. Everything else is wri
 
 import torch
 
+MU, TEMPERATURE, SERVER_MOMENTUM = 0.7, 0.4, 0.3
+
 
 def features(w, x):
     return torch.tanh(x @ w["W1"].T + w["b1"])
@@ -31,14 +33,14 @@ def head_names(clsnorm):
 def local_loss(w, x, y, *, received, previous, spec):
     z = features(w, x)
     loss = cross_entropy(logits(w, z, clsnorm=spec.clsnorm), y)
-    if spec.algorithm == "fedprox":
-        loss = loss + spec.mu / 2 * sum((w[name] - received[name]).pow(2).sum() for name in w)
+    if spec.algorithm_name == "fedprox":
+        loss = loss + MU / 2 * sum((w[name] - received[name]).pow(2).sum() for name in w)
     if spec.clsprox:
         loss = loss + spec.clsprox / 2 * sum((w[n] - received[n]).pow(2).sum() for n in head_names(spec.clsnorm))
-    if spec.algorithm == "moon":
-        near = (cosine(z, features(received, x)) / spec.temperature).exp()
-        far = (cosine(z, features(previous, x)) / spec.temperature).exp()
-        loss = loss - spec.mu * (near / (near + far)).log().mean()
+    if spec.algorithm_name == "moon":
+        near = (cosine(z, features(received, x)) / TEMPERATURE).exp()
+        far = (cosine(z, features(previous, x)) / TEMPERATURE).exp()
+        loss = loss - MU * (near / (near + far)).log().mean()
     return loss
 
 
@@ -68,8 +70,8 @@ def federate(start, sizes, batches_of, cohorts, spec):
         total = sum(sizes[client] for client in cohort)
         mean = {n: sum(sizes[k] / total * locals_[k][n] for k in cohort) for n in weights}
         previous |= locals_
-        if spec.algorithm == "fedavgm":
-            server_velocity = {n: spec.server_momentum * server_velocity[n] + weights[n] - mean[n] for n in weights}
+        if spec.algorithm_name == "fedavgm":
+            server_velocity = {n: SERVER_MOMENTUM * server_velocity[n] + weights[n] - mean[n] for n in weights}
             mean = {n: weights[n] - server_velocity[n] for n in weights}
         weights = mean
         yield weights

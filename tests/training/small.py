@@ -1,9 +1,14 @@
-"""A network small enough to write down: six pixels, five features, three classes."""
+"""A network small enough to write down, six pixels, five features, three classes; an algorithm for any objective."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from ccvr.models.split import Normalize, split_model
+from ccvr.training.algorithms import Algorithm
+from ccvr.training.objectives import LocalContext, LocalObjective
 
 NUM_CLASSES = 3
 
@@ -15,3 +20,13 @@ def small_model(*, clsnorm=False, seed=0):
     example = torch.zeros(2, 1, 2, 3, dtype=torch.uint8)
     kind = "normed" if clsnorm else "linear"
     return split_model(layers, Normalize([0.4], [0.3]), example, head_kind=kind).double()
+
+
+@dataclass(frozen=True)
+class Using(Algorithm):
+    """FedAvg with an objective."""
+
+    factory: Callable[[LocalContext], LocalObjective]
+
+    def objective(self, context):
+        return self.factory(context)

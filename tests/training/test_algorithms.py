@@ -1,34 +1,34 @@
 """Each algorithm against the plain implementation of ``plain.py``: float64, two rounds, three clients, 1e-9."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
-from ccvr.core.errors import UnknownName
+from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.seeds import stream
 from ccvr.data.batches import epoch
-from ccvr.training.algorithms import ALGORITHMS, local_objectives
+from ccvr.training.algorithms import ALGORITHMS, Algorithm, canonical, find_algorithm, upgraded
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
 from tests.training import plain
 from tests.training.small import small_model
 
-BASE = TrainingSpec(
-    rounds=2, local_epochs=2, batch_size=4, lr=0.05, momentum=0.9, weight_decay=1e-3, server_momentum=0.3, mu=0.7
-)
+BASE = TrainingSpec(rounds=2, local_epochs=2, batch_size=4, lr=0.05, momentum=0.9, weight_decay=1e-3)
+FEDPROX, FEDAVGM = f"fedprox,mu={plain.MU}", f"fedavgm,momentum={plain.SERVER_MOMENTUM}"
+MOON = f"moon,mu={plain.MU},temperature={plain.TEMPERATURE}"
 SPECS = {
     "fedavg": BASE,
-    "fedprox": replace(BASE, algorithm="fedprox"),
-    "fedavgm": replace(BASE, algorithm="fedavgm"),
-    "moon": replace(BASE, algorithm="moon", temperature=0.4),
+    "fedprox": replace(BASE, algorithm=FEDPROX),
+    "fedavgm": replace(BASE, algorithm=FEDAVGM),
+    "moon": replace(BASE, algorithm=MOON),
     "clsnorm": replace(BASE, clsnorm=True),
     "clsprox": replace(BASE, clsprox=0.5),
-    "moon with both": replace(BASE, algorithm="moon", clsnorm=True, clsprox=0.5),
-    "fedavgm with both": replace(BASE, algorithm="fedavgm", clsnorm=True, clsprox=0.5),
-    "fedprox of some": replace(BASE, algorithm="fedprox", client_fraction=0.6, rounds=3),
-    "moon of some": replace(BASE, algorithm="moon", client_fraction=0.6, rounds=4),
+    "moon with both": replace(BASE, algorithm=MOON, clsnorm=True, clsprox=0.5),
+    "fedavgm with both": replace(BASE, algorithm=FEDAVGM, clsnorm=True, clsprox=0.5),
+    "fedprox of some": replace(BASE, algorithm=FEDPROX, client_fraction=0.6, rounds=3),
+    "moon of some": replace(BASE, algorithm=MOON, client_fraction=0.6, rounds=4),
 }
 SEED = 5
 
@@ -86,23 +86,112 @@ def test_every_algorithm_trains(name, clients, tmp_path):
 
 def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     (tmp_path / "my_algorithms.py").write_text(
+        "from dataclasses import dataclass\n"
         "import torch\n"
         "from ccvr.training.algorithms import Algorithm\n"
-        "from ccvr.training.server import ServerUpdate\n"
-        "class Still(ServerUpdate):\n"
-        "    def apply(self, parameters, results, state):\n"
-        "        return parameters, {'clients': torch.tensor([r.client for r in results])}\n"
-        "still = Algorithm(server=lambda spec: Still())\n"
+        "@dataclass(frozen=True)\n"
+        "class Still(Algorithm):\n"
+        "    add: int = 0\n"
+        "    def aggregate(self, before, results, state, server):\n"
+        "        return before, {'clients': torch.tensor([r.client + self.add for r in results])}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    spec = TrainingSpec(algorithm="my_algorithms:still", rounds=1, local_epochs=1)
+    spec = TrainingSpec(algorithm="my_algorithms:Still,add=10", rounds=1, local_epochs=1)
     model = small_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     (state,) = federate(model, clients, spec, seed=0, memories=ClientStates(tmp_path))
     assert all(torch.equal(before[name], value) for name, value in state.parameters.items())
-    assert state.server["clients"].tolist() == [2, 1, 0]  # largest first
+    assert state.server["clients"].tolist() == [12, 11, 10]  # largest first
 
 
 def test_an_unknown_algorithm():
     with pytest.raises(UnknownName, match=r'no algorithm "fedprix". Did you mean "fedprox"\? Known: fedavg, '):
-        local_objectives(TrainingSpec(algorithm="fedprix"))
+        find_algorithm("fedprix")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fedprox,nu=1", 'fedprox has no option "nu". Known: mu.'),
+        ("fedavg,mu=1", 'fedavg has no option "mu". It has none.'),
+        ("fedprox,mu=1,mu=2", 'fedprox gives the option "mu" twice. Leave one out.'),
+        ("fedprox,mu=much", 'fedprox: mu is "much"; give a number.'),
+        ("fedprox,mu=nan", "mu is nan; give at least 0."),
+        ("fedprox,mu=inf", "fedprox: mu is inf; give a finite number."),
+        ("fedprox,mu=-1", "mu is -1.0; give at least 0."),
+        ("moon,temperature=0", "moon: temperature is 0.0; give a number above 0."),
+        ("fedavgm,momentum=1", "fedavgm: momentum is 1.0; give a number from 0 to below 1."),
+        (
+            "json:loads",
+            'algorithm "json:loads" is no dataclass that derives from Algorithm. Write it so (docs/extending.md).',
+        ),
+    ],
+)
+def test_options_that_cannot_be(text, message):
+    with pytest.raises(SpecError) as error:
+        find_algorithm(text)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"algorithm": "fedavg", "mu": 0.3, "temperature": 0.5, "server_momentum": 0.1}, "fedavg"),
+        ({"algorithm": "fedprox", "mu": 0.01, "temperature": 0.7, "server_momentum": 0.1}, "fedprox,mu=0.01"),
+        ({"algorithm": "fedprox", "mu": 0.001}, "fedprox"),
+        ({"algorithm": "fedprox", "temperature": 0.5}, "fedprox"),
+        ({"algorithm": "moon", "mu": 5.0, "temperature": 0.25}, "moon,mu=5,temperature=0.25"),
+        ({"algorithm": "fedavgm", "server_momentum": 0.3}, "fedavgm,momentum=0.3"),
+        ({"algorithm": "mine:own", "mu": 2.0, "temperature": 0.5}, "mine:own,mu=2"),
+        ({"algorithm": {"name": "fedprox", "mu": 0.01}}, "fedprox,mu=0.01"),
+        ({"algorithm": "fedprox,mu=0.01"}, "fedprox,mu=0.01"),
+    ],
+)
+def test_sections_of_before_and_tables_mean_the_same(old, new):
+    assert upgraded({"rounds": 3, **old}) == {"rounds": 3, "algorithm": new}
+
+
+def test_an_algorithm_has_one_way_to_be_written():
+    assert canonical("moon,temperature=0.5,mu=5.0") == canonical("moon,mu=5") == "moon,mu=5"
+
+
+@dataclass(frozen=True)
+class PrivateHead(Algorithm):
+    """FedPer: the head stays with the client."""
+
+    def is_private(self, name):
+        return name.startswith("head.")
+
+
+def test_private_tensors_stay_with_the_client(clients, tmp_path, monkeypatch):
+    monkeypatch.setitem(ALGORITHMS._rows, "private", PrivateHead)
+    find_algorithm.cache_clear()
+    spec = TrainingSpec(algorithm="private", rounds=2, local_epochs=1, batch_size=4, lr=0.1)
+    model, files = small_model(), ClientStates(tmp_path)
+    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    first, last = federate(model, clients, spec, seed=0, memories=files)
+    heads = [files.read(client.id, 2)["private/head.weight"] for client in clients]
+    assert all(torch.equal(last.parameters[name], start[name]) for name in ("head.weight", "head.bias"))
+    assert not torch.equal(last.parameters["backbone.model.1.weight"], start["backbone.model.1.weight"])
+    assert len({tuple(head.flatten().tolist()) for head in heads}) == len(clients)
+    sizes = {report.metrics.bytes_up for report in last.clients} | {
+        report.metrics.bytes_down for report in last.clients
+    }
+    assert sizes == {8 * (6 * 5 + 5 + 2)}, "the head is not billed; normalisation is"
+    assert {report.metrics.head_row_norms for report in last.clients} == {()}
+    again = list(federate(small_model(), clients, spec, seed=0, memories=files, resume=first))
+    assert all(torch.equal(again[-1].parameters[name], last.parameters[name]) for name in start)
+
+
+def test_a_private_head_is_the_clients_own_training(clients, tmp_path, monkeypatch):
+    """One client alone: what is private and what is shared together are what FedAvg makes of it."""
+    monkeypatch.setitem(ALGORITHMS._rows, "private", PrivateHead)
+    find_algorithm.cache_clear()
+    spec = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.1)
+    alone = [replace(clients[2], id=0)]
+    *_, plain_state = federate(small_model(), alone, spec, seed=0, memories=ClientStates(tmp_path / "plain"))
+    files = ClientStates(tmp_path / "own")
+    *_, own = federate(small_model(), alone, replace(spec, algorithm="private"), seed=0, memories=files)
+    whole = {**own.parameters, **{n.removeprefix("private/"): t for n, t in files.read(0, 3).items()}}
+    for name, tensor in plain_state.parameters.items():
+        torch.testing.assert_close(whole[name], tensor, rtol=0, atol=1e-12)

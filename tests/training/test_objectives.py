@@ -6,10 +6,11 @@ from torch import nn
 
 from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
-from ccvr.training.local import GlobalState, train_client
+from ccvr.training.local import train_client
+from ccvr.training.messages import GlobalState
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.spec import TrainingSpec
-from tests.training.small import NUM_CLASSES
+from tests.training.small import NUM_CLASSES, Using
 
 SPEC = TrainingSpec(rounds=1, local_epochs=2, batch_size=4, lr=0.1)
 
@@ -30,7 +31,7 @@ def contexts_of(clients, objective):
         return objective(context)
 
     for client in clients:
-        train_client(scratch, sent, client, {}, [factory], SPEC, round=1, seed=0)
+        train_client(scratch, sent, client, {}, Using(factory), SPEC, round=1, seed=0)
     return sent, contexts
 
 

@@ -11,13 +11,14 @@ from torch import nn
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.models.split import Normalize, split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
-from ccvr.training.algorithms import server_update
 from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import GlobalState, train_client
+from ccvr.training.local import train_client
+from ccvr.training.messages import GlobalState
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import draw_cohorts, federate, first_state
 from ccvr.training.spec import TrainingSpec
+from tests.training.small import Using
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05)
 
@@ -201,7 +202,7 @@ def test_the_received_model_is_in_eval_mode_and_without_gradients(clients):
 
     model = norm_model()
     sent = GlobalState(parameters_of(model), buffers_of(model), {})
-    train_client(Scratch(model), sent, clients[0], {}, [Looking], replace(SPEC, rounds=1), round=1, seed=0)
+    train_client(Scratch(model), sent, clients[0], {}, Using(Looking), replace(SPEC, rounds=1), round=1, seed=0)
     assert set(seen) == {(False, False)}
 
 
@@ -209,23 +210,6 @@ def test_a_last_step_that_ruins_the_weights_is_divergence(clients, tmp_path):
     spec = replace(SPEC, lr=1e40, batch_size=100)
     with pytest.raises(TrainingError, match=r"client 2 diverged in round 1: its loss is \d"):
         list(federate(norm_model(), clients, spec, seed=0, memories=ClientStates(tmp_path)))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("json:loads", '"json:loads" is no Algorithm. Wrap it: Algorithm(objectives=…, server=…).'),
-        ("serverless:row", 'the server of "serverless:row" is a NoneType; it must be a ServerUpdate.'),
-    ],
-)
-def test_what_is_no_algorithm(row, message, tmp_path, monkeypatch):
-    (tmp_path / "serverless.py").write_text(
-        "from ccvr.training.algorithms import Algorithm\nrow = Algorithm(server=lambda spec: None)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SpecError) as error:
-        server_update(replace(SPEC, algorithm=row))
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(("number", "batch_size"), [(1, 4), (9, 1)])

@@ -17,12 +17,14 @@ from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
 from ccvr.training.algorithms import ALGORITHMS
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState, train_client
+from ccvr.training.local import train_client
+from ccvr.training.messages import Client, GlobalState
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import federate, first_state
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import Workers
+from tests.training.small import Using
 
 SPEC = TrainingSpec(rounds=2, local_epochs=1, batch_size=32, lr=0.01, step="halide")
 SIZES = (70, 33, 8, 1)
@@ -137,7 +139,7 @@ def test_users_objectives_see_the_images_that_the_model_saw(tmp_path):
     client, model = clients_of("simple-cnn")[0], builder("simple-cnn", kernels=True)()
     state = first_state(model, 4, SPEC)
     sent = GlobalState(state.parameters, state.buffers, {})
-    train_client(Scratch(model), sent, client, {}, [Looking], SPEC, round=1, seed=0)
+    train_client(Scratch(model), sent, client, {}, Using(Looking), SPEC, round=1, seed=0)
     assert seen == [(torch.uint8, (n, 3, 32, 32), n) for n in (32, 32, 6)]
 
 

@@ -30,7 +30,7 @@ from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.algorithms import ALGORITHMS
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState
+from ccvr.training.messages import Client, GlobalState
 from ccvr.training.rounds import federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne

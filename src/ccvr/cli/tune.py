@@ -1,4 +1,4 @@
-"""ccvr tune PRESET|SPEC.toml --training.mu 0.001 0.01 … [OPTIONS]"""
+"""ccvr tune PRESET|SPEC.toml --training.lr 0.01 0.1 … [OPTIONS]"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ from ccvr.report.text_table import DASH, TextTable, print_tables
 ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
 
 Every combination is trained without 15 % of each client's images; the best on them is trained again with all. A field
-with one value is set. Fields are those of `ccvr run`: --training.mu 0.001 0.01 0.1 --training.rounds 10."""
+with one value is set. Fields are those of `ccvr run`: --training.algorithm fedprox,mu=0.001 fedprox,mu=0.01
+--training.rounds 10."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def command(argv: list[str]) -> None:
     fields, own = split(argv) if {"-h", "--help"}.isdisjoint(argv) else ({}, ["--help"])
     arguments = parse(TuneArguments, own, prog="ccvr tune", about=ABOUT)
     if name is None:
-        raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01")
+        raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedavg --training.lr 0.01 0.1")
     spec, candidates = grid(find_spec(name), fields)
     if arguments.dry_run:
         print("\n".join(_forecast(spec, candidates)))

@@ -23,8 +23,10 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
-from ccvr.training.algorithms import local_objectives, server_update
-from ccvr.training.local import Client, GlobalState, train_client
+from ccvr.training.algorithms import find_algorithm
+from ccvr.training.local import train_client
+from ccvr.training.messages import Client
+from ccvr.training.rounds import first_state, sent_state
 
 SLOW_STEP = 0.25
 """Seconds of a step from which on single steps are timed."""
@@ -101,13 +103,12 @@ class Rates:
 
 def _step(spec: Spec) -> tuple[object, ...]:
     """What a step costs time for; FedAvgM's are FedAvg's."""
-    added = local_objectives(spec.training)
-    kinds = tuple((getattr(each, "func", each), getattr(each, "keywords", {}).get("scope")) for each in added)
     return (
         spec.model,
         spec.training.step,
         spec.training.clsnorm,
-        kinds,
+        bool(spec.training.clsprox),
+        type(find_algorithm(spec.training.algorithm)).objective,
         spec.training.batch_size,
         bool(spec.data.augment),
         spec.workers,
@@ -163,9 +164,9 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, in
     """
     now = time.thread_time if spec.threads == 1 and spec.device == "cpu" else time.perf_counter
     training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
-    server, parameters = server_update(training), parameters_of(model)
-    broadcast = server.broadcast(server.init(parameters, spec.partition.num_clients))
-    sent = GlobalState(parameters, buffers_of(model), broadcast)
+    sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
+    algorithm = find_algorithm(training.algorithm)
+    scratch = Scratch(model, algorithm.is_private)
 
     def timed(steps: int) -> float:
         number = steps * training.batch_size
@@ -173,7 +174,7 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, in
         images = LabelledImages(torch.from_numpy(pixels), torch.arange(number) % num_classes)
         client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
         started = now()
-        train_client(Scratch(model), sent, client, {}, local_objectives(training), training, round=1, seed=0)
+        train_client(scratch, sent, client, {}, algorithm, training, round=1, seed=0)
         return (now() - started) / number
 
     timed(1)  # kernels compile

@@ -23,10 +23,10 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.statistics.collect import Request, fold, require_sound, source_of
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.training.algorithms import server_update
+from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState
-from ccvr.training.rounds import RoundState, federate
+from ccvr.training.messages import Client
+from ccvr.training.rounds import RoundState, federate, sent_state
 from ccvr.training.trainer import OneByOne, Trainer
 from ccvr.training.workers import Workers
 
@@ -72,14 +72,15 @@ class LocalEngine:
     def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
         clients, training = self.clients(), self.spec.training
-        sent = GlobalState(state.parameters, state.buffers, server_update(training).broadcast(state.server))
+        is_private = find_algorithm(training.algorithm).is_private
+        sent = sent_state(state, training)
         remembered = {k: state.memories[k] for k in numbers if k in state.memories}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
             copies = ClientStates(Path(folder))
             for client, last in remembered.items():
                 copies.write(client, last, memories.read(client, last))
             with self._trainer(clients, copies) as pool:
-                trainer = pool or OneByOne(Scratch(self.build()), training, self.spec.seed, copies)
+                trainer = pool or OneByOne(Scratch(self.build(), is_private), training, self.spec.seed, copies)
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
                     yield {**result.parameters, **result.buffers}
 

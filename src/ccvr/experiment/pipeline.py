@@ -26,7 +26,7 @@ from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
-from ccvr.training.algorithms import local_objectives, server_update
+from ccvr.training.algorithms import find_algorithm
 
 EngineOf = Callable[[Setup], Engine]
 
@@ -61,8 +61,7 @@ def require_names(spec: Spec) -> None:
     """Find mistakes in what a spec names, before anything is loaded."""
     parse_calibrations(spec.calibration)
     _require_held_out(spec.calibration.deploy, spec)
-    server_update(spec.training)
-    local_objectives(spec.training)
+    find_algorithm(spec.training.algorithm)
     require_tensorboard(spec)
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError, UnknownName
+from ccvr.core.methods import text_of
 from ccvr.core.tables import suggestion
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.models.build import ModelSpec
+from ccvr.training.algorithms import canonical
 from ccvr.training.spec import TrainingSpec
 
 
@@ -56,21 +58,23 @@ def _paper_specs() -> Iterator[Spec]:
 
 
 def _paper_spec(column: Column, algorithm: str) -> Spec:
+    options = {
+        "fedprox": {"mu": column.fedprox_mu},
+        "moon": {"mu": column.moon_mu, "temperature": 0.5},
+        "fedavgm": {"momentum": 0.1},
+    }
     return Spec(
         data=DataSpec(name=column.data),
         partition=PartitionSpec(kind="dirichlet", num_clients=10, alpha=column.alpha),
         model=ModelSpec(name=column.model),
         training=TrainingSpec(
-            algorithm=algorithm,
+            algorithm=canonical(text_of(algorithm, options.get(algorithm, {}))),
             rounds=100,
             local_epochs=10,
             batch_size=column.batch_size,
             lr=0.01,
             momentum=0.9,
             weight_decay=1e-5,
-            mu={"fedprox": column.fedprox_mu, "moon": column.moon_mu}.get(algorithm),
-            temperature=0.5,
-            server_momentum=0.1,
         ),
         calibration=CalibrationSpec(
             methods=("ccvr", f"oracle,{WHOLE}"),

@@ -3,6 +3,7 @@
 import multiprocessing
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
+from ccvr.training.algorithms import canonical, upgraded
 from ccvr.training.spec import TrainingSpec
 
 
@@ -106,7 +108,7 @@ class Spec:
             part.kind, part.kind
         )
         switches = ["clsnorm"] * train.clsnorm + ["clsprox"] * bool(train.clsprox)
-        return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm, *switches])).strip("-.")
+        return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm_name, *switches])).strip("-.")
 
 
 FREE = ("calibration.", "checkpoint.", "log.", "flower.", "data.root", "engine", "workers")
@@ -116,6 +118,7 @@ FREE = ("calibration.", "checkpoint.", "log.", "flower.", "data.root", "engine",
 def training_settings(spec: Spec) -> dict[str, Any]:
     """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
     fields = flat(asdict(spec))  # with what is None, which plain() leaves out
+    fields["training.algorithm"] = canonical(spec.training.algorithm)
     return {name: value for name, value in fields.items() if not name.startswith(FREE)}
 
 
@@ -123,9 +126,18 @@ def to_toml(spec: Spec) -> str:
     return tomli_w.dumps(plain(spec))
 
 
+def from_mapping(mapping: Mapping[str, Any]) -> Spec:
+    """The spec in nested mappings, of this version or an older one."""
+    sections = {"training": upgraded}
+    return build(
+        Spec,
+        {key: sections[key](v) if key in sections and isinstance(v, Mapping) else v for key, v in mapping.items()},
+    )
+
+
 def from_toml(text: str, where: str = "spec") -> Spec:
     try:
-        return build(Spec, tomllib.loads(text))
+        return from_mapping(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"{where} is not valid TOML: {error}.") from error
     except SpecError as error:

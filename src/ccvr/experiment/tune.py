@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
 from ccvr.experiment.run_or_resume import run_or_resume
 from ccvr.experiment.spec import Spec
-from ccvr.training.algorithms import OPTIONS, find_algorithm
+from ccvr.training.algorithms import find_algorithm
 
 VALIDATION = 0.15
 """What the paper holds out."""
@@ -69,15 +69,15 @@ def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Va
         parsed[name] = list(dict.fromkeys(parse(hint, text, name) for text in texts))
     open_ones = {name: values for name, values in parsed.items() if len(values) > 1}
     if not open_ones:
-        raise SpecError("nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1")
+        raise SpecError("nothing to choose from. Give a field several values: --training.lr 0.001 0.01 0.1")
     if spec.calibration.deploy == SELECT:
         raise SpecError('calibration.deploy is "select", but the last training holds nothing out. Name a head instead.')
     for name, values in parsed.items():
         spec = with_field(spec, name, values[0]) if len(values) == 1 else spec
     candidates = [dict(zip(open_ones, values, strict=True)) for values in itertools.product(*open_ones.values())]
     specs = [with_all(spec, candidate) for candidate in candidates]  # impossible values are found before any training
-    for name in open_ones:
-        _require_read(name, {each.training.algorithm for each in specs})
+    for each in specs:
+        find_algorithm(each.training.algorithm)
     return spec, candidates
 
 
@@ -95,15 +95,6 @@ def _require_tunable(name: str, texts: Sequence[str]) -> None:
         )
     if len(texts) > 1 and not name.startswith(TUNABLE):
         raise SpecError(f"{name} has several values; only training.*, model.* and data.augment are chosen.")
-
-
-def _require_read(name: str, algorithms: Collection[str]) -> None:
-    """An option that decides nothing is no choice."""
-    option = name.removeprefix("training.")
-    if option in OPTIONS and not any(option in find_algorithm(each).reads for each in algorithms):
-        raise SpecError(
-            f"{name} has several values, and {', '.join(sorted(algorithms))} does not read it. Leave it out."
-        )
 
 
 def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event | Trying | Failed | Tuned]:

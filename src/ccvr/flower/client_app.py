@@ -21,7 +21,8 @@ from ccvr.flower.questions import HELLO, SCORES, STATISTICS, answer_scores, answ
 from ccvr.flower.results import result_bytes, sent_from_bytes
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
-from ccvr.training.local import Client
+from ccvr.training.algorithms import find_algorithm
+from ccvr.training.messages import Client
 from ccvr.training.trainer import OneByOne
 
 app = ClientApp()
@@ -42,7 +43,8 @@ def _home(spec: str) -> Home:
     keep_freed_memory()
     setup = prepare(from_toml(spec))
     torch.set_num_threads(setup.spec.threads)
-    return Home(setup, setup.engine().clients(), Scratch(setup.fresh_model()))
+    is_private = find_algorithm(setup.spec.training.algorithm).is_private
+    return Home(setup, setup.engine().clients(), Scratch(setup.fresh_model(), is_private))
 
 
 def home_of(message: Message) -> Home:

@@ -27,7 +27,7 @@ from ccvr.models.taps import TappedBackbone
 from ccvr.statistics.collect import Request
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState, LocalResult
+from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.rounds import RoundState, federate
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."

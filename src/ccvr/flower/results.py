@@ -9,7 +9,7 @@ from torch import Tensor
 from ccvr.core.errors import FederationError
 from ccvr.models.state import Tensors, num_bytes
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
-from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, head_row_norms
 
 SENT, RESULT = "ccvr-sent/1", "ccvr-result/1"
 """Formats of bytes."""
@@ -71,10 +71,9 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
 
 def _metrics(header: Mapping[str, Any], groups: Mapping[str, Tensors], sent: GlobalState) -> LocalMetrics:
     """What the client alone knows, if it can be; the rest is counted here."""
-    norms = torch.linalg.vector_norm(groups["parameters"]["head.weight"], dim=1, dtype=torch.float64)
     return LocalMetrics(
         loss=_number(header, "loss", -MAX_LOSS, MAX_LOSS),
-        head_row_norms=tuple(norms.tolist()),
+        head_row_norms=head_row_norms(groups["parameters"]),
         bytes_down=sent.model_bytes + num_bytes(sent.broadcast),
         bytes_up=sent.model_bytes + num_bytes(groups["payload"]),
         seconds=_number(header, "seconds", 0, MAX_SECONDS),

@@ -92,7 +92,7 @@ class RunFiles:
 
     @property
     def algorithm(self) -> str:
-        return str(self.setting("training.algorithm", "?"))
+        return str(self.setting("training.algorithm", "?")).partition(",")[0]
 
     @property
     def label(self) -> str:

@@ -97,7 +97,7 @@ def method_of(cell: Cell, head: str) -> str:
         name = f"CCVR, M_c = {head.removeprefix('ccvr-m')}"
     if head.startswith("oracle-partial-"):
         name = f"{head.removeprefix('oracle-partial-')} real samples per class"
-    return " + ".join(filter(None, [ALGORITHMS.get(training.algorithm, training.algorithm), *switches, name]))
+    return " + ".join(filter(None, [ALGORITHMS.get(training.algorithm_name, training.algorithm_name), *switches, name]))
 
 
 def base_of(cell: Cell, head: str) -> Cell | None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccvr.core.errors import CcvrError, SpecError
-from ccvr.core.fields import build
 from ccvr.core.run import RunFolder
-from ccvr.experiment.spec import Spec, read_spec
+from ccvr.experiment.spec import Spec, from_mapping, read_spec
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.cells import Cell, Scale, identity, scale_of
 from ccvr.reproduction.heads import find_label
@@ -74,7 +73,7 @@ def _recorded(results: Path) -> Iterator[Trained | Unusable]:
             continue
         try:
             files = read_record(path)
-            yield Trained(build(Spec, files.spec), files)
+            yield Trained(from_mapping(files.spec), files)
         except CcvrError as error:
             yield Unusable(str(error) if str(path) in str(error) else f"{path}: {error}")
 

@@ -13,6 +13,7 @@ from ccvr.models.tensor_file import (
     tensors_from_bytes,
     tensors_to_bytes,
 )
+from ccvr.training.algorithms import upgraded
 from ccvr.training.rounds import RoundState
 
 FORMAT = "ccvr-checkpoint/1"
@@ -46,8 +47,16 @@ def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> Ro
         trained_with = dict(header.get("settings", {}))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
-    _require_same({"training.step": "torch", **trained_with}, settings or {}, path)  # before there was a choice
+    _require_same(_upgraded(trained_with), settings or {}, path)
     return state
+
+
+def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an older version, as this one names them; before there was a choice, torch ran the steps."""
+    mark = "training."
+    training = {name.removeprefix(mark): value for name, value in settings.items() if name.startswith(mark)}
+    others = {name: value for name, value in settings.items() if not name.startswith(mark)}
+    return others | {f"{mark}{name}": value for name, value in {"step": "torch", **upgraded(training)}.items()}
 
 
 def named_memories(path: Path) -> list[tuple[int, int]]:

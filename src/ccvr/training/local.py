@@ -4,8 +4,6 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,75 +13,19 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
-from ccvr.data.batches import TrainingImages, epoch
-from ccvr.data.images import IntArray
+from ccvr.data.batches import epoch
 from ccvr.kernels.crops import Crops
 from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, copied, flattened, num_bytes, plain
-from ccvr.training.objectives import LocalContext, LocalObjective, ObjectiveFactory, Step
+from ccvr.models.state import Scratch, Tensors, num_bytes, plain
+from ccvr.training.algorithms import Algorithm, shared
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, head_row_norms
+from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
 
-
-@dataclass(frozen=True)
-class Client:
-    """A client and the images it owns."""
-
-    id: int
-    images: TrainingImages
-    indices: IntArray
-
-
-@dataclass(frozen=True)
-class GlobalState:
-    """What the server sends: the model, and what its algorithm sends beside it. On the CPU; nobody writes to it."""
-
-    parameters: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-    broadcast: Tensors
-
-    @cached_property
-    def model(self) -> Tensors:
-        """Parameters and buffers."""
-        return {**self.parameters, **self.buffers}
-
-    @cached_property
-    def model_bytes(self) -> int:
-        return num_bytes(self.model)
-
-
-@dataclass(frozen=True)
-class LocalMetrics:
-    """How a client's local training went."""
-
-    loss: float
-    head_row_norms: tuple[float, ...]
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class LocalResult:
-    """What comes back from a client: mappings that nobody writes to. Tensors are the model's until ``copied``."""
-
-    client: int
-    parameters: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-    num_examples: int
-    num_steps: int
-    payload: Tensors
-    memory: Tensors
-    metrics: LocalMetrics
-    remembers: bool = False
-    """Whether the memory was put away for the client's next round."""
-
-    def copied(self) -> "LocalResult":
-        """With tensors of its own: the model may train the next client."""
-        return replace(
-            self, parameters=flattened(self.parameters), buffers=flattened(self.buffers), payload=copied(self.payload)
-        )
+ALGORITHM, CLSPROX, PRIVATE = "algorithm/", "clsprox/", "private/"
+"""Beginnings of names in a client's memory: what each objective keeps, and the tensors that stay with the client."""
 
 
 def train_client(
@@ -91,7 +33,7 @@ def train_client(
     received: GlobalState,
     client: Client,
     memory: Tensors,
-    factories: Sequence[ObjectiveFactory],
+    algorithm: Algorithm,
     spec: TrainingSpec,
     *,
     round: int,
@@ -99,38 +41,52 @@ def train_client(
 ) -> LocalResult:
     """Train a model of the right shape, whatever it holds, from the received state on one client's images.
 
-    The result's tensors are the model's own: take a copy before it trains again.
+    Tensors that the algorithm keeps private come from the client's memory, and at its first time from the model as it
+    was built. The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    model = scratch.load(received.parameters, received.buffers)
+    private = {**scratch.first, **_part(memory, PRIVATE)}
+    model = scratch.load(received.parameters, received.buffers, *([private] if private else []))
     _require_trainable(model, client, spec)
-    context = _context(model, received, client, memory, spec)
-    objectives = [factory(context) for factory in factories]
+    context = _context(model, received, private, client, spec, round)
+    objectives = {ALGORITHM: algorithm.objective(context.remembering(_part(memory, ALGORITHM)))}
+    if spec.clsprox:
+        objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
     with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
         rng = stream(seed, "batches", client=client.id, round=round)
-        num_steps, loss = _descend(scratch, client, objectives, spec, rng=rng)
-    parameters, buffers = scratch.parameters(), scratch.buffers()
-    if other := scratch.moved() or sorted(received.model.keys() ^ {*parameters, *buffers}):
+        num_steps, loss = _descend(scratch, client, list(objectives.values()), spec, rng=rng)
+    everything = scratch.parameters(), scratch.buffers()
+    names = {name for tensors in everything for name in tensors}
+    if other := scratch.moved() or sorted({*received.tensors, *private} ^ names):
         raise TrainingError(
             f"the model has other tensors after client {client.id} trained in round {round}: {other[0]} is not what or "
             "where it was. Make all modules and buffers when the model is built."
         )
-    if not (math.isfinite(loss) and _is_finite(parameters)):
+    if not (math.isfinite(loss) and _is_finite(everything[0])):
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )
-    outcomes = [objective.finish(num_steps) for objective in objectives]
-    payload: Tensors = {name: plain(tensor) for outcome in outcomes for name, tensor in outcome.payload.items()}
-    kept: Tensors = {name: plain(tensor) for outcome in outcomes for name, tensor in outcome.memory.items()}
+    parameters, buffers = (shared(algorithm, tensors) for tensors in everything)
+    outcomes = {name: objective.finish(num_steps) for name, objective in objectives.items()}
+    payload: Tensors = {name: plain(tensor) for name, tensor in outcomes[ALGORITHM].payload.items()}
+    kept = {f"{mark}{name}": plain(t) for mark, outcome in outcomes.items() for name, t in outcome.memory.items()}
+    kept |= {f"{PRIVATE}{name}": plain(tensors[name]) for tensors in everything for name in tensors if name in private}
     metrics = LocalMetrics(
         loss=loss,
-        head_row_norms=tuple(torch.linalg.vector_norm(model.head.weight, dim=1, dtype=torch.float64).tolist()),
+        head_row_norms=head_row_norms(parameters),
         bytes_down=received.model_bytes + num_bytes(received.broadcast),
         bytes_up=received.model_bytes + num_bytes(payload),
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
+
+
+def _part(memory: Tensors, mark: str) -> Tensors:
+    """What lies under a mark; memories of before there were marks are the algorithm's."""
+    if mark == ALGORITHM and not any(name.startswith((ALGORITHM, CLSPROX, PRIVATE)) for name in memory):
+        return memory
+    return {name.removeprefix(mark): tensor for name, tensor in memory.items() if name.startswith(mark)}
 
 
 def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -164,17 +120,18 @@ def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) ->
 
 
 def _context(
-    model: SplitModel, received: GlobalState, client: Client, memory: Tensors, spec: TrainingSpec
+    model: SplitModel, received: GlobalState, private: Tensors, client: Client, spec: TrainingSpec, round: int
 ) -> LocalContext:
     device = model.head.weight.device
     return LocalContext(
         model=model,
-        received=_on(device, received.model),
-        memory=_on(device, memory),
+        received=_on(device, {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}),
+        memory={},
         broadcast=_on(device, received.broadcast),
         all_labels=client.images.source.labels,
         indices=client.indices,
         lr=spec.lr,
+        round=round,
     )
 
 
@@ -219,5 +176,6 @@ def _loss(model: SplitModel, crops: Crops, labels: Tensor, objectives: Sequence[
     loss = functional.cross_entropy(scores, labels)
     step = Step(crops, inputs, labels, features, scores)
     for objective in objectives:
-        loss = loss + objective.loss(step)
+        added = objective.loss(step)
+        loss = loss + added if isinstance(added, Tensor) or added else loss
     return loss

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ccvr.models.flat import ALIGNED, Flat, Layout
 from ccvr.models.state import flattened, plain
-from ccvr.training.local import GlobalState, LocalMetrics, LocalResult
+from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
 FLAT = ("parameters", "buffers")

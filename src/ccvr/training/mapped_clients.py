@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccvr.data.batches import TrainingImages
 from ccvr.data.images import IntArray, LabelledImages
-from ccvr.training.local import Client
+from ccvr.training.messages import Client
 
 
 @dataclass(frozen=True)

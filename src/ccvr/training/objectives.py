@@ -1,8 +1,7 @@
 """Local objectives: what an algorithm adds to a client's cross-entropy."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -32,6 +31,12 @@ class LocalContext:
     indices: IntArray
     """The client's images among all."""
     lr: float
+    round: int = 1
+
+    def remembering(self, memory: Tensors) -> "LocalContext":
+        """The same with the memory of one objective."""
+        device = self.model.head.weight.device
+        return replace(self, memory={name: tensor.to(device) for name, tensor in memory.items()})
 
     @cached_property
     def labels(self) -> Tensor:
@@ -93,9 +98,6 @@ class LocalObjective:
     def finish(self, num_steps: int) -> Outcome:
         """Called after the last step."""
         return Outcome()
-
-
-ObjectiveFactory = Callable[[LocalContext], LocalObjective]
 
 
 class Proximal(LocalObjective):

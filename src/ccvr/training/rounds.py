@@ -1,5 +1,6 @@
 """The rounds of federated training, one state per round."""
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,10 +10,10 @@ from torch import Tensor
 from ccvr.core.seeds import stream
 from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, WeightedMean, buffers_of, copied, parameters_of
-from ccvr.training.algorithms import server_update
+from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
+from ccvr.training.algorithms import ServerContext, find_algorithm, shared
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne, Trainer
 
@@ -39,6 +40,10 @@ class RoundState:
     """The round in which each client last wrote its memory."""
     clients: tuple[ClientReport, ...] = field(default=(), compare=False)
 
+    @property
+    def model(self) -> ModelState:
+        return ModelState(self.parameters, self.buffers)
+
     def load_into(self, model: SplitModel) -> SplitModel:
         model.load_state_dict(self.parameters | self.buffers)
         return model
@@ -53,8 +58,22 @@ def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[Int
 
 def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> RoundState:
     """The state before the first round."""
-    parameters = parameters_of(model)
-    return RoundState(0, parameters, buffers_of(model), server_update(spec).init(parameters, num_clients), {})
+    first = ModelState(parameters_of(model), buffers_of(model))
+    server = find_algorithm(spec.algorithm).init(_sent(spec, first), num_clients)
+    return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
+
+
+def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
+    """What clients receive in the round after a state."""
+    algorithm = find_algorithm(spec.algorithm)
+    model = _sent(spec, state.model)
+    return GlobalState(model.parameters, model.buffers, algorithm.broadcast(state.server))
+
+
+def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
+    """The model without what stays with the clients."""
+    algorithm = find_algorithm(spec.algorithm)
+    return ModelState(shared(algorithm, model.parameters), shared(algorithm, model.buffers))
 
 
 def federate(
@@ -71,42 +90,40 @@ def federate(
 
     Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``.
     """
-    server = server_update(spec)
-    trainer = trainer or OneByOne(Scratch(model), spec, seed, memories)
+    algorithm = find_algorithm(spec.algorithm)
+    trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, memories)
     state = resume or first_state(model, len(clients), spec)
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
-        sent = GlobalState(state.parameters, state.buffers, server.broadcast(state.server))
+        sent = sent_state(state, spec)
         cohort = sorted((clients[k] for k in cohorts[number - 1]), key=lambda client: (-len(client.indices), client.id))
-        fold = _Fold(spec.buffers)
-        results = trainer.train(cohort, sent, state.memories, round=number)
-        parameters, server_state = server.apply(state.parameters, fold.passing(results), state.server)
-        remembered = dict.fromkeys(fold.remembering, number)
+        reports: list[ClientReport] = []
+        remembered: dict[int, int] = {}
+        results = _noted(trainer.train(cohort, sent, state.memories, round=number), reports, remembered, number)
+        server = ServerContext(number, stream(seed, "server", round=number), lambda: copy.deepcopy(model), spec.buffers)
+        made, server_state = algorithm.aggregate(sent, results, state.server, server)
         state = RoundState(
-            number, parameters, fold.buffers(), server_state, {**state.memories, **remembered}, tuple(fold.reports)
+            number,
+            _with(state.parameters, made.parameters),
+            _with(state.buffers, made.buffers),
+            server_state,
+            {**state.memories, **remembered},
+            tuple(reports),
         )
         yield state
 
 
-class _Fold:
-    """Takes from passing results what the server update leaves alone: buffers by policy, reports, who remembers."""
+def _with(before: Tensors, made: Mapping[str, Tensor]) -> Tensors:
+    """The new tensors, and the old ones of those that stay with clients."""
+    return dict(made) if made.keys() == before.keys() else {**before, **made}
 
-    def __init__(self, policy: str) -> None:
-        self.policy = policy
-        self.reports: list[ClientReport] = []
-        self.remembering: list[int] = []
-        self._mean = WeightedMean()
-        self._largest: tuple[int, Mapping[str, Tensor]] = (-1, {})
 
-    def passing(self, results: Iterable[LocalResult]) -> Iterator[LocalResult]:
-        for result in results:
-            self._mean.add(result.buffers, result.num_examples)
-            if result.num_examples > self._largest[0]:
-                self._largest = (result.num_examples, result.buffers)
-            if result.remembers:
-                self.remembering.append(result.client)
-            self.reports.append(ClientReport(result.client, result.num_examples, result.num_steps, result.metrics))
-            yield result
-
-    def buffers(self) -> Tensors:
-        return self._mean.result() if self.policy == "average" else copied(self._largest[1])
+def _noted(
+    results: Iterable[LocalResult], reports: list[ClientReport], remembered: dict[int, int], round: int
+) -> Iterator[LocalResult]:
+    """The same results; on their way it is noted how each client did, and who has a new memory."""
+    for result in results:
+        reports.append(ClientReport(result.client, result.num_examples, result.num_steps, result.metrics))
+        if result.remembers:
+            remembered[result.client] = round
+        yield result

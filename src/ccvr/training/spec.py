@@ -11,7 +11,8 @@ class TrainingSpec:
     """Rounds of local SGD and what an algorithm adds to them."""
 
     algorithm: str = "fedavg"
-    """fedavg, fedprox, fedavgm, moon, or your own as package.module:name."""
+    """fedavg, fedprox, fedavgm, moon, or your own as package.module:name; its options behind commas: fedprox,mu=0.01
+    (`ccvr list algorithms`)."""
     rounds: int = 8
     local_epochs: int = 5
     batch_size: int = 32
@@ -20,12 +21,6 @@ class TrainingSpec:
     weight_decay: float = 1e-5
     client_fraction: float = 1.0
     """Part of the clients that trains in a round."""
-    mu: float | None = None
-    """Weight of what fedprox and moon add to the loss; without it the algorithm's own default."""
-    temperature: float = 0.5
-    """moon: contrastive temperature."""
-    server_momentum: float = 0.1
-    """fedavgm: momentum of the server."""
     clsnorm: bool = False
     """Normalise the head's rows, in training and at inference."""
     clsprox: float = 0.0
@@ -38,9 +33,10 @@ class TrainingSpec:
     evaluate_every: int = 1
     """Score the global model on the test set every so many rounds, and after the last."""
 
-    def mu_or(self, default: float) -> float:
-        """``mu``, or what an algorithm takes without it."""
-        return default if self.mu is None else self.mu
+    @property
+    def algorithm_name(self) -> str:
+        """The algorithm without its options."""
+        return self.algorithm.partition(",")[0]
 
     def cohort(self, num_clients: int) -> int:
         """How many of so many clients train in a round."""
@@ -54,18 +50,14 @@ class TrainingSpec:
             "evaluate_every": (self.evaluate_every, 1),
             "momentum": (self.momentum, 0),
             "weight_decay": (self.weight_decay, 0),
-            "server_momentum": (self.server_momentum, 0),
             "clsprox": (self.clsprox, 0),
-            "mu": (self.mu or 0, 0),
         }
         for name, (value, low) in least.items():
             if not value >= low:
                 raise SpecError(f"training.{name} is {value}; give at least {low}.")
-        for name, value in {"lr": self.lr, "temperature": self.temperature}.items():
-            if not value > 0:
-                raise SpecError(f"training.{name} is {value}; give a number above 0.")
-        for name, value in {"momentum": self.momentum, "server_momentum": self.server_momentum}.items():
-            if value >= 1:
-                raise SpecError(f"training.{name} is {value}; give a number below 1.")
+        if not self.lr > 0:
+            raise SpecError(f"training.lr is {self.lr}; give a number above 0.")
+        if self.momentum >= 1:
+            raise SpecError(f"training.momentum is {self.momentum}; give a number below 1.")
         if not 0 < self.client_fraction <= 1:
             raise SpecError(f"training.client_fraction is {self.client_fraction}; give a number above 0, at most 1.")

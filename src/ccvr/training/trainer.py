@@ -12,9 +12,10 @@ from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
-from ccvr.training.algorithms import local_objectives
+from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState, LocalResult, train_client
+from ccvr.training.local import train_client
+from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
 
 
@@ -52,8 +53,8 @@ class OneByOne:
         """One client, whose memory is on disk before its result is anybody's. The tensors are the model's."""
         with _naming(client, round), _one_thread():
             memory = {} if last is None else self.memories.read(client.id, last)
-            factories = local_objectives(self.spec)
-            result = train_client(self.scratch, sent, client, memory, factories, self.spec, round=round, seed=self.seed)
+            algorithm = find_algorithm(self.spec.algorithm)
+            result = train_client(self.scratch, sent, client, memory, algorithm, self.spec, round=round, seed=self.seed)
             if result.memory:
                 self.memories.write(client.id, round, result.memory)
         return replace(result, memory={}, remembers=bool(result.memory))

@@ -27,10 +27,11 @@ from ccvr.core.machine import keep_freed_memory
 from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
+from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import Client, GlobalState, LocalResult
 from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
 from ccvr.training.mapped_clients import SharedClients
+from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
 
@@ -270,7 +271,7 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, memories = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build()).flatten()
+        clients, scratch = shared.open(), Scratch(build(), find_algorithm(spec.algorithm).is_private).flatten()
         trainer = OneByOne(scratch, spec, seed, ClientStates(memories))
         path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
         try:

@@ -1,0 +1,86 @@
+"""What passes between a server and its clients: the global model, and what training made of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ccvr.data.batches import TrainingImages
+from ccvr.data.images import IntArray
+from ccvr.models.state import Tensors, copied, flattened, num_bytes
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client and the images it owns."""
+
+    id: int
+    images: TrainingImages
+    indices: IntArray
+
+
+@dataclass(frozen=True)
+class ModelState:
+    """A model's tensors: what training changes, and the buffers beside them. Nobody writes to them."""
+
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """Parameters and buffers."""
+        return {**self.parameters, **self.buffers}
+
+
+@dataclass(frozen=True)
+class GlobalState(ModelState):
+    """What the server sends: the model, and what its algorithm sends beside it, on the CPU."""
+
+    broadcast: Tensors
+
+    @cached_property
+    def model_bytes(self) -> int:
+        return num_bytes(self.tensors)
+
+
+@dataclass(frozen=True)
+class LocalMetrics:
+    """How a client's local training went."""
+
+    loss: float
+    head_row_norms: tuple[float, ...]
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What comes back from a client: mappings that nobody writes to. Tensors are the model's until ``copied``."""
+
+    client: int
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    num_examples: int
+    num_steps: int
+    payload: Tensors
+    """What the client's objective sends to the server."""
+    memory: Tensors
+    metrics: LocalMetrics
+    remembers: bool = False
+    """Whether the memory was put away for the client's next round."""
+
+    def copied(self) -> "LocalResult":
+        """With tensors of its own: the model may train the next client."""
+        return replace(
+            self, parameters=flattened(self.parameters), buffers=flattened(self.buffers), payload=copied(self.payload)
+        )
+
+
+def head_row_norms(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
+    """Norms of the head's rows; none where the head stays with the client."""
+    if "head.weight" not in parameters:
+        return ()
+    return tuple(torch.linalg.vector_norm(parameters["head.weight"], dim=1, dtype=torch.float64).tolist())
