@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from ccvr.calibration.retrain import retrain
 from ccvr.calibration.sampling import draw
-from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.virtual import Ccvr
 from ccvr.models.heads import LinearHead
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.collect import statistics_of
@@ -87,7 +87,7 @@ def _draw_over_numpy(num_samples: int, repeats: int) -> float:
 
 def retrain_over_plain(repeats: int) -> float:
     rng = torch.Generator().manual_seed(0)
-    options = CalibrationOptions(epochs=2)
+    options = Ccvr(epochs=2)
     t, y = torch.randn(20_000, 256, generator=rng), torch.randint(10, (20_000,), generator=rng)
 
     def plain() -> None:

@@ -19,7 +19,7 @@ import torch
 
 import ccvr
 from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import HeadScored
 from ccvr.experiment.load import MODEL_FORMAT
@@ -74,7 +74,7 @@ def complete(path: Path, most: int) -> dict[str, Any]:
     """Fit what a run does not have, and return its results."""
     folder = RunFolder.open(path)
     have = folder.read_json(folder.results)["accuracy"]
-    wanted = [parse_calibration(text, CalibrationOptions()) for text in texts(most)]
+    wanted = [parse_calibration(text) for text in texts(most)]
     missing = [calibration for calibration in wanted if calibration.label not in have]
     for event in calibrate_again(folder, missing) if missing else ():
         if isinstance(event, HeadScored):
@@ -110,7 +110,7 @@ def tables(runs: Sequence[dict[str, Any]], most: int, num_clients: int) -> Itera
     yield f"| uncalibrated | | | {cell(runs, UNCALIBRATED)} | | |"
     before = statistics.mean(run["accuracy"][UNCALIBRATED] for run in runs)
     for name, text in OTHERS.items():
-        calibration = parse_calibration(text, CalibrationOptions())
+        calibration = parse_calibration(text)
         if any(calibration.label not in run["calibrations"] for run in runs):
             continue
         rows = [run["calibrations"][calibration.label] for run in runs]
@@ -137,7 +137,7 @@ def inference(path: Path) -> Iterator[str]:
     yield "| head | time of a pass, of the uncalibrated model's | numbers in the head |"
     yield "|---|---|---|"
     for name, text in OTHERS.items():
-        label = parse_calibration(text, CalibrationOptions()).label
+        label = parse_calibration(text).label
         if "taps" not in label and "kernel" not in label:
             continue
         after = ccvr.load(path, head=label)

@@ -3,14 +3,11 @@
 import copy
 import warnings
 
-import torch
 from torch import nn
 
-from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import Calibration, CalibrationOptions
-from ccvr.calibration.table import Calibrator, find_calibrator
+from ccvr.calibration.calibrator import FromStatistics, fit_head
+from ccvr.calibration.methods import Calibration, parse_calibration
 from ccvr.core.errors import CalibrationError
-from ccvr.core.seeds import derive_seed
 from ccvr.models.digest import backbone_digest
 from ccvr.models.heads import Head, LinearHead
 from ccvr.models.split import under_new_head
@@ -45,11 +42,9 @@ def fit(
 ) -> tuple[Head, Head, Calibration]:
     """The model's head, a new one, and how it was made."""
     head = require_match(model, statistics)
-    base = CalibrationOptions(transform=statistics.source.transform)
-    chosen = parse_calibration(method or best_method(statistics), base)
-    row, options = find_calibrator(chosen.method), chosen.options
-    rng = torch.Generator().manual_seed(derive_seed(seed if options.seed is None else options.seed, "calibration"))
-    return head, row.fit(head, usable(statistics, row, chosen.method, options), options, rng=rng), chosen
+    chosen = parse_calibration(method or best_method(statistics), {"transform": statistics.source.transform})
+    _require_of_these(chosen, statistics)
+    return head, fit_head(chosen.method, head, statistics, seed=seed), chosen
 
 
 def best_method(statistics: ClassStatistics) -> str:
@@ -64,27 +59,24 @@ def best_method(statistics: ClassStatistics) -> str:
     return f"{method},num_virtual={max(200, 20_000 // statistics.num_classes, min(2000, rank + rank // 5))}"
 
 
-def usable(statistics: ClassStatistics, row: Calibrator, method: str, options: CalibrationOptions) -> ClassStatistics:
-    """The statistics as a kind that the method can use; an error where they hold too little, or of other features."""
-    if row.raw:
-        raise CalibrationError(f"{method} needs raw features, which statistics are there to spare. Choose another.")
+def _require_of_these(chosen: Calibration, statistics: ClassStatistics) -> None:
+    """Refuse a method that would need other statistics."""
+    method = chosen.method
+    if method.raw:
+        raise CalibrationError(
+            f"{chosen.name} needs raw features, which statistics are there to spare. Choose another."
+        )
     for name in ("taps", "min_count", "num_features", "bandwidth"):
-        if getattr(options, name) != getattr(CalibrationOptions(), name):
-            raise CalibrationError(f"{name} is settled when statistics are collected. Give it there, not to {method}.")
-    wanted = str(row.transform_of_statistics(options))
+        if getattr(method, name, None) != getattr(type(method), name, None):
+            raise CalibrationError(
+                f"{name} is settled when statistics are collected. Give it there, not to {chosen.name}."
+            )
+    wanted = method.statistics_transform if isinstance(method, FromStatistics) else "none"
     if statistics.projection is None and statistics.source.transform != wanted:
         raise CalibrationError(
-            f'{method} asks for statistics of "{wanted}" features; these are of "{statistics.source.transform}" ones. '
-            f'Collect with transform="{wanted}".'
+            f'{chosen.name} asks for statistics of "{wanted}" features; these are of "{statistics.source.transform}" '
+            f'ones. Collect with transform="{wanted}".'
         )
-    if options.kind not in ("", statistics.kind):
-        return statistics.as_kind(options.kind)
-    if statistics.kind in row.kinds:
-        return statistics
-    if statistics.kind == "full" and "pooled" in row.kinds:
-        return statistics.as_kind("pooled")
-    needed = " or ".join(row.kinds)
-    raise CalibrationError(f"{method} needs {needed} statistics; these are {statistics.kind}. Collect with that kind.")
 
 
 def require_match(model: nn.Module, statistics: ClassStatistics) -> Head:

@@ -84,7 +84,7 @@ def forecast(
         after=after.accuracy,
         recall_before=_recall(before),
         recall_after=_recall(after),
-        method=chosen.method,
+        method=chosen.name,
         condition=(kept.max() / kept.min()).item() if len(kept) else 1.0,
         rank=len(kept),
         samples_per_dimension=smallest / statistics.num_features,

@@ -3,53 +3,44 @@
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from typing import get_type_hints
+from typing import Any
 
-from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions, CalibrationSpec
-from ccvr.calibration.table import find_calibrator
-from ccvr.core.errors import SpecError
-from ccvr.core.fields import parse, require_finite
-from ccvr.core.tables import suggestion
+from ccvr.calibration.calibrator import Calibrator
+from ccvr.calibration.spec import UNCALIBRATED, CalibrationSpec
+from ccvr.calibration.table import CALIBRATORS, find_calibrator
+from ccvr.core.errors import SpecError, UnknownName
+from ccvr.core.methods import build_method, option_names, split_options, text_of
 
 SELECT = "select"
 
 
-def parse_calibration(text: str, base: CalibrationOptions) -> Calibration:
-    """One method with its options on top of the section's; options that the method does not read are refused."""
-    method, *pairs = text.split(",")
-    row, hints = find_calibrator(method), get_type_hints(CalibrationOptions)
-    changes = _changes(text, pairs, [*(hints if row.reads is None else row.reads), "label"])
-    label = changes.pop("label", method.rpartition(":")[2])
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """One calibration: a method by its name and with its options, and the label of its head and figures."""
+
+    name: str
+    label: str
+    method: Calibrator
+
+
+def parse_calibration(text: str, defaults: Mapping[str, Any] | None = None) -> Calibration:
+    """One method with its options; ``defaults`` are values for options that it has and the text does not give."""
+    name, *pairs = text.split(",")
+    cls = find_calibrator(name)
+    options = split_options(name, pairs, [*option_names(cls), "label"])
+    label = options.pop("label", name.rpartition(":")[2])
     if not re.fullmatch(r"[\w+-][\w.+-]{0,99}", label) or label in (UNCALIBRATED, SELECT):
         raise SpecError(
             f'calibration label "{label}" is not usable; use at most 100 letters, digits and . _ + -, '
             f"not a dot first, not {UNCALIBRATED} or {SELECT}."
         )
-    options = {field.name: getattr(base, field.name) for field in dataclasses.fields(CalibrationOptions)}
-    options |= {key: parse(hints[key], value, f"calibration.{key}") for key, value in changes.items()}
-    parsed = CalibrationOptions(**options)
-    require_finite(parsed, "calibration.")
-    if not row.raw:
-        row.kind_of(parsed)
-    return Calibration(method, label, parsed)
-
-
-def _changes(text: str, pairs: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    """The options in a method's text; only those that it reads."""
-    changes: dict[str, str] = {}
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        if key not in known:
-            raise SpecError(f'{text.partition(",")[0]} has no option "{key}".{suggestion(key, known)}')
-        if key in changes:
-            raise SpecError(f'calibration "{text}" gives {key} twice. Leave one out.')
-        changes[key] = value
-    return changes
+    own = {key: value for key, value in (defaults or {}).items() if key in option_names(cls) and key not in options}
+    return Calibration(name, label, dataclasses.replace(build_method(cls, options, name), **own))
 
 
 def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     """All calibrations of a spec, checked: known methods, one label each, a deployable one to deploy."""
-    calibrations = tuple(parse_calibration(text, _shared(spec, text)) for text in spec.methods)
+    calibrations = tuple(map(parse_calibration, spec.methods))
     labels = [calibration.label for calibration in calibrations]
     for label in labels:
         if labels.count(label) > 1:
@@ -58,15 +49,9 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     return calibrations
 
 
-def _shared(spec: CalibrationSpec, text: str) -> CalibrationSpec:
-    """The section's options; a kind that is meant for other methods does not bind this one."""
-    row = find_calibrator(text.partition(",")[0])
-    return spec if spec.kind in ("", *row.kinds) else dataclasses.replace(spec, kind="")
-
-
 def methods_of(calibrations: Sequence[Calibration]) -> dict[str, str]:
-    """The method of each label."""
-    return {calibration.label: calibration.method for calibration in calibrations}
+    """The method's name of each label."""
+    return {calibration.label: calibration.name for calibration in calibrations}
 
 
 def require_deployable(label: str, methods: Mapping[str, str]) -> None:
@@ -76,3 +61,46 @@ def require_deployable(label: str, methods: Mapping[str, str]) -> None:
         return
     fact = "needs every client's raw features and cannot be deployed" if label in methods else "is no label"
     raise SpecError(f'calibration.deploy is "{label}", which {fact}. Choose one of: {", ".join(allowed)}.')
+
+
+# --- how calibrations were written before methods had options of their own --------------------------------------------
+
+SECTION = ("methods", "deploy")
+
+
+def upgraded(calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """A calibration section with methods as text, also where some are tables, or the section has options for all."""
+    section = {key: value for key, value in calibration.items() if key in SECTION}
+    shared = {key: value for key, value in calibration.items() if key not in SECTION}
+    methods = calibration.get("methods", CalibrationSpec().methods)
+    if isinstance(methods, list | tuple) and (shared or any(isinstance(each, Mapping) for each in methods)):
+        section["methods"] = [_with_shared(_as_text(each), shared) for each in methods]
+    return section
+
+
+def _as_text(method: Any) -> str:
+    if not isinstance(method, Mapping):
+        return str(method)
+    return text_of(str(method.get("name", "ccvr")), {key: value for key, value in method.items() if key != "name"})
+
+
+def _with_shared(text: str, shared: Mapping[str, Any]) -> str:
+    """A method with the section's options that it has, as far as they change something."""
+    name, *pairs = text.split(",")
+    try:
+        cls = find_calibrator(name)
+    except (UnknownName, SpecError):
+        return text  # what is wrong with it is told where it is used
+    given = {pair.partition("=")[0] for pair in pairs}
+    default = {field.name: field.default for field in dataclasses.fields(cls)}
+    added = {key: value for key, value in shared.items() if key in default and key not in given}
+    if added.get("kind") not in (None, *cls.kinds):
+        del added["kind"]  # it was meant for other methods
+    changes = {key: value for key, value in added.items() if value != default[key]}
+    return ",".join([text, *text_of("", changes).split(",")[1:]])
+
+
+def current_options(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in a calibration's row of results.json; what old rows leave open is the method's default."""
+    fields = dataclasses.fields(CALIBRATORS[name]) if name in CALIBRATORS and ":" not in name else ()
+    return {field.name: field.default if row.get(field.name) is None else row[field.name] for field in fields}

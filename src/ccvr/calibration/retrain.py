@@ -7,15 +7,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.calibrator import Descent
 from ccvr.core.errors import CalibrationError
-from ccvr.models.heads import Head, LinearHead
+from ccvr.models.heads import Head, LinearHead, copy_head
+from ccvr.models.transform import FeatureTransform
 
 DIVERGED = 1e4
 """A mean cross-entropy that no head reaches by learning; a guess over a million classes costs 14."""
 
 
-def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rng: torch.Generator) -> Head:
+def starting_head(head: Head, t: Tensor, transform: str, start: str) -> Head:
+    """A copy of the head that re-training on features t [M, d] starts from: ``trained``, or ``zero``."""
+    if head.weight.shape[1] != t.shape[1]:
+        raise CalibrationError(
+            f"re-training starts from a head of {head.weight.shape[1]} features; these statistics have {t.shape[1]}. "
+            "With taps use lda, ridge or kernel."
+        )
+    return copy_head(head, transform=FeatureTransform.parse(transform), start=start)
+
+
+def retrain(head: Head, t: Tensor, y: Tensor, options: Descent, *, rng: torch.Generator) -> Head:
     """Train ``head`` in place on transformed features t [M, d] with labels y [M] by SGD, and return it.
 
     A class without features keeps its row, and its score stays out of the softmax.
@@ -30,11 +41,11 @@ def retrain(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions, *, rn
                 scores = head.score(t.index_select(0, batch)) + silence
                 functional.cross_entropy(scores, y.index_select(0, batch)).backward()
                 optimiser.step()
-    _require_learned(head, t, y, silence, options)
+    _require_learned(head, t, y, silence, f"Lower the option lr ({options.lr:g})")
     return head
 
 
-def converge(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions) -> Head:
+def converge(head: Head, t: Tensor, y: Tensor, *, l2: float, iterations: int) -> Head:
     """Minimise mean cross-entropy + l2/2 (‖w‖² + ‖b‖²) over the whole of t [M, d] by L-BFGS, in place.
 
     A linear head is solved for standardised features, so that their scale and offset do not matter.
@@ -42,12 +53,12 @@ def converge(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions) -> H
     with torch.enable_grad(), _present_classes(head, y) as silence, _standardised(head, t) as s:
         parameters = list(head.parameters())
         optimiser = torch.optim.LBFGS(
-            parameters, max_iter=options.iterations, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
+            parameters, max_iter=iterations, history_size=20, tolerance_grad=1e-6, line_search_fn="strong_wolfe"
         )
 
         def loss() -> Tensor:
             optimiser.zero_grad()
-            penalty = options.l2 / 2 * sum(parameter.square().sum() for parameter in parameters)
+            penalty = l2 / 2 * sum(parameter.square().sum() for parameter in parameters)
             value: Tensor = functional.cross_entropy(head.score(s) + silence, y) + penalty
             value.backward()
             return value
@@ -55,7 +66,7 @@ def converge(head: Head, t: Tensor, y: Tensor, options: CalibrationOptions) -> H
         before = [parameter.detach().clone() for parameter in parameters]
         optimiser.step(loss)
         _keep_place(head, before, silence)
-    _require_learned(head, t, y, silence, options)
+    _require_learned(head, t, y, silence, "Raise the option l2")
     return head
 
 
@@ -103,11 +114,11 @@ def _present_classes(head: Head, y: Tensor) -> Iterator[Tensor]:
             tensor[absent] = before[name][absent]
 
 
-def _require_learned(head: Head, t: Tensor, y: Tensor, silence: Tensor, options: CalibrationOptions) -> None:
+def _require_learned(head: Head, t: Tensor, y: Tensor, silence: Tensor, remedy: str) -> None:
     with torch.no_grad():
         after = functional.cross_entropy(head.score(t) + silence, y)
     if not after < DIVERGED:
         raise CalibrationError(
-            f"re-training diverged: the loss is {after:.3g}, with features as large as {t.abs().max():.3g}. Lower the "
-            f"option lr ({options.lr:g}), or look for statistics that no honest client sends."
+            f"re-training diverged: the loss is {after:.3g}, with features as large as {t.abs().max():.3g}. {remedy}, "
+            "or look for statistics that no honest client sends."
         )

@@ -1,20 +1,21 @@
 """ccvr calibrate RUN --method ccvr --num-virtual 50 100 500 --repeats 3"""
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from tyro.conf import Positional
 
-from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions
+from ccvr.calibration.calibrator import seed_of
+from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import calibrate_again
-from ccvr.experiment.spec import read_spec
+from ccvr.experiment.spec import Spec, read_spec
 from ccvr.report.tables import repeats_table
 
 
@@ -47,7 +48,7 @@ def command(argv: list[str]) -> None:
         raise UsageError(f"--repeats is {arguments.repeats}; give at least 1.")
     folder = RunFolder.open(arguments.run)
     spec = read_spec(folder.spec)
-    groups = _variants(arguments, spec.calibration, spec.seed)
+    groups = _variants(arguments, spec)
     calibrations = [calibration for group in groups.values() for calibration in group]
     labels = [calibration.label for calibration in calibrations]
     for label in labels:
@@ -64,16 +65,17 @@ def command(argv: list[str]) -> None:
         Console().print(repeats_table(rows))
 
 
-def _variants(arguments: CalibrateArguments, base: CalibrationOptions, seed: int) -> dict[str, list[Calibration]]:
-    """Every method × number of virtual features, each with its repeats."""
+def _variants(arguments: CalibrateArguments, spec: Spec) -> dict[str, list[Calibration]]:
+    """Every method × number of virtual features, each with its repeats; options as in the run, unless given."""
+    own = {each.name: asdict(each.method) for each in reversed(parse_calibrations(spec.calibration))}
     groups: dict[str, list[Calibration]] = defaultdict(list)
     for text in arguments.method:
         for number in arguments.num_virtual or (None,):
-            method = parse_calibration(text if number is None else f"{text},num_virtual={number}", base)
-            label = method.label if number is None else f"{method.label}-m{number}"
-            options = method.options
+            asked = text if number is None else f"{text},num_virtual={number}"
+            found = parse_calibration(asked, own.get(text.partition(",")[0]))
+            label = found.label if number is None else f"{found.label}-m{number}"
             for repeat in range(arguments.repeats):
-                first = seed if options.seed is None else options.seed
+                seed = seed_of(found.method, spec.seed) + repeat
                 tail = f"-r{repeat + 1}" if arguments.repeats > 1 else ""
-                groups[label].append(Calibration(method.method, label + tail, replace(options, seed=first + repeat)))
+                groups[label].append(replace(found, label=label + tail, method=replace(found.method, seed=seed)))
     return groups

@@ -8,13 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ccvr.calibration.methods import SELECT
+from ccvr.calibration.calibrator import fit_head, seed_of
+from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
-from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.errors import CalibrationError
 from ccvr.core.run import RunFolder, write_atomically
-from ccvr.core.seeds import derive_seed
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
@@ -25,7 +24,7 @@ from ccvr.experiment.setup import Setup
 from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.experiment.train import score_on_test
 from ccvr.models.build import model_name
-from ccvr.models.heads import Head, copy_head
+from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
@@ -47,24 +46,18 @@ def fit_all(
     folder: RunFolder,
 ) -> Iterator[HeadScored]:
     """Fit, keep and score one calibration after the other; what they found is entered into ``results``."""
-    evidence = StatisticsCache(engine, model, folder)
+    cache = StatisticsCache(engine, model, folder)
     test = FeatureStore(setup.dataset.test, [np.arange(len(setup.dataset.test))])
     trained, names = copy_head(model.head).cpu(), setup.dataset.class_names
     for calibration in calibrations:
         started = time.perf_counter()
-        row, options = find_calibrator(calibration.method), calibration.options
-        seed = setup.spec.seed if options.seed is None else options.seed
-        rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
-        given = evidence.of(row, options, seed=seed)
-        head = row.fit(trained, given, options, rng=rng)
-        if not isinstance(head, Head):
-            raise CalibrationError(
-                f'calibrator "{calibration.method}" gave a {type(head).__name__}; it must be a Head.'
-            )
+        method, seed = calibration.method, seed_of(calibration.method, setup.spec.seed)
+        given = cache.of(method, seed=seed)
+        head = fit_head(method, trained, given, seed=seed)
         seconds = time.perf_counter() - started
         fitted = model.with_head(copy_head(head).to(setup.spec.device))  # first: a head that does not fit is not kept
         write_atomically(folder.head(calibration.label), head_bytes(head))
-        sent = _num_bytes(setup, given, min_count=options.min_count)
+        sent = _num_bytes(setup, given, min_count=getattr(method, "min_count", 0))
         count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
         absent = tuple(name for name, number in zip(names, count.tolist(), strict=True) if not number)
         add_calibration(

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from ccvr.calibration.methods import parse_calibrations
-from ccvr.calibration.spec import Calibration
-from ccvr.calibration.table import find_calibrator
+from ccvr.calibration.methods import Calibration, parse_calibrations
 from ccvr.core.machine import cores
 from ccvr.data.batches import TrainingImages
 from ccvr.data.catalogue import Extent, extent
@@ -144,16 +142,15 @@ def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, si
     payloads: dict[tuple[object, ...], int] = {}
     example = torch.zeros(2, *size.shape, dtype=torch.uint8)
     for calibration in calibrations:
-        row, options = find_calibrator(calibration.method), calibration.options
-        if row.raw:
+        method = calibration.method
+        if method.raw:
             continue
-        kind, taps, transform = row.kind_of(options), row.taps_of(options), row.transform_of_statistics(options)
-        with evaluating(model), reading(model, "head", find_taps(model, "head", example, taps)) as features:
+        taps = find_taps(model, "head", example, method.request().taps)
+        with evaluating(model), reading(model, "head", taps) as features:
             width = features(example).shape[1]
-        payloads[kind, taps, transform] = payload_bytes(kind, size.num_classes, width)
-        if kind == "kernel":
-            payloads[kind, taps, options] = payload_bytes(kind, size.num_classes, options.num_features)
-            payloads[kind, taps, transform] = payload_bytes("diagonal", size.num_classes, width)
+        for request, number in method.exchanges(width):
+            key = request.kind, request.transform, request.taps, number
+            payloads[key] = payload_bytes(request.kind, size.num_classes, number)
     return sum(payloads.values())
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from ccvr.calibration.methods import SELECT, methods_of, parse_calibrations, require_deployable
-from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically

@@ -35,9 +35,6 @@ def _epochs(fedavg: int, fedprox: int, fedavgm: int, moon: int) -> dict[str, int
     return {"fedavg": fedavg, "fedprox": fedprox, "fedavgm": fedavgm, "moon": moon}
 
 
-WHOLE = "epochs=50,lr=0.001,transform=none"
-"""How whole data calibrate; for partial data the paper says nothing."""
-
 COLUMNS = (
     Column("cifar10", 0.05, "simple-cnn", 64, 0.01, 5, 0.01, 2000, 1e-3, _epochs(10, 10, 10, 10)),
     Column("cifar10", 0.1, "simple-cnn", 64, 0.001, 1, 0.001, 2000, 1e-3, _epochs(10, 10, 10, 10)),
@@ -77,15 +74,12 @@ def _paper_spec(column: Column, algorithm: str) -> Spec:
             weight_decay=1e-5,
         ),
         calibration=CalibrationSpec(
-            methods=("ccvr", f"oracle,{WHOLE}"),
-            num_virtual=column.num_virtual,
-            epochs=column.calibration_epochs[algorithm],
-            lr=column.calibration_lr,
-            momentum=0.9,
-            weight_decay=1e-5,
-            batch_size=64,
-            transform="tukey:0.5",
-            transform_at="draws",
+            methods=(
+                f"ccvr,num_virtual={column.num_virtual},epochs={column.calibration_epochs[algorithm]},"
+                f"lr={column.calibration_lr:g},momentum=0.9,weight_decay=1e-5,batch_size=64,"
+                "transform=tukey:0.5,transform_at=draws",
+                "oracle,epochs=50,lr=0.001",
+            )
         ),
     )
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.calibration.methods import Calibration
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.data.images import IntArray
 from ccvr.models.scoring import ClassCounts
 
@@ -42,12 +43,11 @@ def add_calibration(
     seconds: float,
 ) -> None:
     """Enter how a head was made; ``num_bytes`` is what all clients together would send for it."""
-    options = asdict(calibration.options)
     results["calibrations"][calibration.label] = {
-        "method": calibration.method,
+        "method": calibration.name,
         "statistics": statistics,
         "absent_classes": list(absent),
-        **options,
+        **asdict(calibration.method),
         "seed": seed,
         "bytes": num_bytes,
         "seconds": round(seconds, 3),

@@ -10,13 +10,15 @@ from typing import Any, Literal
 
 import tomli_w
 
+from ccvr.calibration.methods import upgraded as upgraded_calibration
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
-from ccvr.training.algorithms import canonical, upgraded
+from ccvr.training.algorithms import canonical
+from ccvr.training.algorithms import upgraded as upgraded_training
 from ccvr.training.spec import TrainingSpec
 
 
@@ -128,7 +130,7 @@ def to_toml(spec: Spec) -> str:
 
 def from_mapping(mapping: Mapping[str, Any]) -> Spec:
     """The spec in nested mappings, of this version or an older one."""
-    sections = {"training": upgraded}
+    sections = {"training": upgraded_training, "calibration": upgraded_calibration}
     return build(
         Spec,
         {key: sections[key](v) if key in sections and isinstance(v, Mapping) else v for key, v in mapping.items()},

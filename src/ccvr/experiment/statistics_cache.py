@@ -8,9 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ccvr.calibration.gather import gather
-from ccvr.calibration.spec import CalibrationOptions
-from ccvr.calibration.table import Calibrator
+from ccvr.calibration.calibrator import Calibrator
 from ccvr.core.errors import StatisticsError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import keep_absent
@@ -29,12 +27,9 @@ class StatisticsCache:
     model: SplitModel
     folder: RunFolder
 
-    def of(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics | tuple[Tensor, Tensor]:
+    def of(self, method: Calibrator, *, seed: int) -> ClassStatistics | tuple[Tensor, Tensor]:
         """What a calibrator takes: merged statistics, or all clients' raw features."""
-        return self.engine.features(self.model) if row.raw else self.statistics(row, options, seed=seed)
-
-    def statistics(self, row: Calibrator, options: CalibrationOptions, *, seed: int) -> ClassStatistics:
-        return gather(row, options, self.merged, seed=seed)
+        return self.engine.features(self.model) if method.raw else method.gather(self.merged, seed=seed)
 
     def merged(self, request: Request) -> ClassStatistics:
         """All clients' statistics of a request."""

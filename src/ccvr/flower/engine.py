@@ -10,7 +10,6 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from ccvr.calibration.methods import parse_calibrations
-from ccvr.calibration.table import find_calibrator
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
 from ccvr.data.batches import TrainingImages
 from ccvr.data.partition import Partition
@@ -35,7 +34,7 @@ NO_ORACLES = "oracles need raw features, which no client of a federation sends. 
 
 def require_no_oracles(spec: Spec) -> None:
     """What cannot be had must not be found out after the training."""
-    if any(find_calibrator(each.method).raw for each in parse_calibrations(spec.calibration)):
+    if any(each.method.raw for each in parse_calibrations(spec.calibration)):
         raise SpecError(NO_ORACLES)
 
 

@@ -8,13 +8,11 @@ from flwr.serverapp import Grid
 from torch import Tensor, nn
 
 from ccvr.calibration.calibrate import BEST, BEST_WITH_TAPS, best_method, note_absent, require_match
-from ccvr.calibration.gather import gather
+from ccvr.calibration.calibrator import fit_head
 from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.select import Selection, select
-from ccvr.calibration.spec import UNCALIBRATED, CalibrationOptions
-from ccvr.calibration.table import find_calibrator
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CalibrationError, FederationError, SpecError, StatisticsError
-from ccvr.core.seeds import derive_seed
 from ccvr.experiment.spec import MAX_SECONDS
 from ccvr.flower.federation import Federation, connected, listed, needed_of
 from ccvr.flower.questions import ask_scores, ask_statistics, expected, require_count, state_bytes
@@ -99,30 +97,31 @@ def calibrate(
     require_count("num_clients", num_clients, least=1)
     require_count("max_count", max_count, least=1)
     require_count("min_count", min_count)
-    kind = kind or ("" if method else "full")
-    options = CalibrationOptions(kind=kind, taps=taps, min_count=min_count)
-    chosen = parse_calibration(method or _best(kind, taps), options)
-    row = find_calibrator(chosen.method)
-    if row.raw:
-        raise CalibrationError(f"{chosen.method} needs raw features, which no client of a federation sends.")
+    given = {key: value for key, value in {"kind": kind, "taps": taps}.items() if value}
+    chosen = parse_calibration(method or _best(kind or "full", taps), {**given, "min_count": min_count})
+    if chosen.method.raw:
+        raise CalibrationError(f"{chosen.name} needs raw features, which no client of a federation sends.")
+    if kind and kind not in chosen.method.kinds:
+        raise SpecError(f'kind is "{kind}"; {chosen.name} can use: {", ".join(chosen.method.kinds)}.')
+    if taps and not hasattr(chosen.method, "taps"):
+        raise SpecError(f'taps is "{taps}"; {chosen.name} reads the last layer alone. Use lda, ridge or kernel.')
     example = _pair(model, example)
     path = find_head(model, example, head)
     nodes = connected(grid, num_clients, timeout, enough=needed_of(num_clients, quorum))
     absent = max(0, num_clients - len(nodes))
     federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout, absent=absent)
     stage = _Stage(federation, model, example, path, max_count)
-    statistics = gather(row, chosen.options, stage.merged, seed=seed)
-    if method is None:
-        chosen = parse_calibration(best_method(statistics), chosen.options)
+    statistics = chosen.method.gather(stage.merged, seed=seed)
+    if method is None:  # the model may have none of the layers that were asked for
+        chosen = parse_calibration(best_method(statistics))
     trained = require_match(model, statistics)
-    rng = torch.Generator().manual_seed(derive_seed(seed, "calibration"))
-    fitted = row.fit(trained, statistics, chosen.options, rng=rng)
+    fitted = fit_head(chosen.method, trained, statistics, seed=seed)
     note_absent(statistics)
     selection, undecided = stage.choose({UNCALIBRATED: trained, chosen.label: fitted}) if validate else (None, "")
     keeps = bool(undecided) or (selection is not None and selection.name == UNCALIBRATED)
     return Calibrated(
         model if keeps else stage.under(fitted),
-        UNCALIBRATED if keeps else chosen.method,
+        UNCALIBRATED if keeps else chosen.name,
         statistics,
         len(nodes),
         federation.reasons(),

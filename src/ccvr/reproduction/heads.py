@@ -1,49 +1,64 @@
 """Heads: the calibrations that tables of the paper compare, and more of ours, by name."""
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
-from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import UNCALIBRATED, Calibration, CalibrationOptions
-from ccvr.calibration.table import find_calibrator
+from ccvr.calibration.calibrator import Calibrator
+from ccvr.calibration.closed_forms import Cof, CofMeans, Kernel, Lda, Ncm, Ridge
+from ccvr.calibration.methods import Calibration, current_options, parse_calibrations
+from ccvr.calibration.oracles import Oracle, OraclePartial
+from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.calibration.table import CALIBRATORS
+from ccvr.calibration.virtual import Ccvr, CcvrConverged
 from ccvr.core.tables import Table
-from ccvr.experiment.presets import WHOLE
 from ccvr.experiment.spec import Spec
 
 NUMBERS = (50, 100, 500, 1000, 2000)
 """Virtual features per class in the paper's sweep."""
+MethodOf = Callable[[Ccvr], Calibrator]
+"""A head's method, from the options that the paper has for CCVR in a cell."""
 
-HEADS: Table[str] = Table(
+
+def _ccvr(**changes: Any) -> MethodOf:
+    return lambda ccvr: replace(ccvr, **changes)
+
+
+def _fixed(method: Calibrator) -> MethodOf:
+    return lambda ccvr: method
+
+
+HEADS: Table[MethodOf] = Table(
     "head",
     {
-        UNCALIBRATED: "",
-        "ccvr": "ccvr",
-        **{f"ccvr-m{number}": f"ccvr,num_virtual={number}" for number in NUMBERS},
-        "oracle": f"oracle,{WHOLE}",
-        **{f"oracle-partial-{n}": f"oracle-partial,per_class={n},{WHOLE}" for n in (1000, 100)},
-        "ccvr-t0": "ccvr,transform=none",
-        "ccvr-t1": "ccvr,transform_at=statistics",
-        "ccvr-t1-signed": "ccvr,transform_at=statistics,transform=signed-tukey:0.5",
-        "ccvr-converged": "ccvr-converged,transform=none,num_virtual=2000",
-        "ncm": "ncm,transform=none",
-        "cof-means": "cof-means,transform=none",
-        "cof": "cof,transform=none",
-        "lda": "lda,transform=none",
-        "ridge": "ridge,transform=none",
-        "lda-taps": "lda,transform=none,taps=auto",
-        "ridge-taps": "ridge,transform=none,taps=auto",
-        "kernel": "kernel",
+        UNCALIBRATED: _ccvr(),  # never fitted
+        "ccvr": _ccvr(),
+        **{f"ccvr-m{number}": _ccvr(num_virtual=number) for number in NUMBERS},
+        "oracle": _fixed(Oracle(epochs=50)),
+        **{f"oracle-partial-{n}": _fixed(OraclePartial(per_class=n, epochs=50)) for n in (1000, 100)},
+        "ccvr-t0": _ccvr(transform="none"),
+        "ccvr-t1": _ccvr(transform_at="statistics"),
+        "ccvr-t1-signed": _ccvr(transform_at="statistics", transform="signed-tukey:0.5"),
+        "ccvr-converged": _fixed(CcvrConverged(transform_at="draws")),
+        "ncm": _fixed(Ncm()),
+        "cof-means": _fixed(CofMeans()),
+        "cof": _fixed(Cof()),
+        "lda": _fixed(Lda()),
+        "ridge": _fixed(Ridge()),
+        "lda-taps": _fixed(Lda(taps="auto")),
+        "ridge-taps": _fixed(Ridge(taps="auto")),
+        "kernel": _fixed(Kernel()),
     },
     closed=True,
 )
-"""What each head is, on top of the options of its cell (the paper's, by algorithm and data)."""
 
 
 def calibration_of(head: str, spec: Spec) -> Calibration:
     """How a head other than the uncalibrated one is fitted."""
-    parsed = parse_calibration(HEADS[head], spec.calibration)
-    return dataclasses.replace(parsed, label=head)
+    own = [each.method for each in parse_calibrations(spec.calibration) if isinstance(each.method, Ccvr)]
+    method = HEADS[head](own[0] if own else Ccvr())
+    name = next(name for name, cls in CALIBRATORS.items() if cls is type(method))
+    return Calibration(name, head, method)
 
 
 def find_label(head: str, spec: Spec, results: Mapping[str, Any]) -> str | None:
@@ -51,10 +66,10 @@ def find_label(head: str, spec: Spec, results: Mapping[str, Any]) -> str | None:
     if head == UNCALIBRATED:
         return UNCALIBRATED if UNCALIBRATED in results["accuracy"] else None
     wanted = calibration_of(head, spec)
-    reads = find_calibrator(wanted.method).reads or frozenset(CalibrationOptions.__dataclass_fields__)
-    options = {name: getattr(wanted.options, name) for name in reads - {"seed"}}
+    options = {**asdict(wanted.method), "seed": spec.seed}
     for label, row in results["calibrations"].items():
-        same = row["method"] == wanted.method and all(row.get(name, value) == value for name, value in options.items())
-        if same and row.get("seed", spec.seed) == spec.seed and label in results["accuracy"]:
-            return str(label)
+        if row["method"] == wanted.name and label in results["accuracy"]:
+            found = {**options, **current_options(wanted.name, {"seed": spec.seed, **row})}
+            if found == options:
+                return str(label)
     return None

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ccvr.calibration.spec import UNCALIBRATED, Calibration
+from ccvr.calibration.methods import Calibration
+from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
