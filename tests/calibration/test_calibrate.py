@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import ccvr
 from ccvr.calibration.calibrate import BEST, best_method
-from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.closed_forms import Lda
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, SpecError, UnknownName
+from ccvr.core.methods import option_names
 from ccvr.models.heads import Head
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import Normalize, SplitModel, split_model
@@ -24,7 +25,7 @@ from ccvr.statistics.moments import ClassStatistics
 C = 4
 Batches = list[tuple[Tensor, Tensor]]
 FAST = {"ccvr": "ccvr,num_virtual=30,epochs=1", "ccvr-converged": "ccvr-converged,num_virtual=30,iterations=5"}
-METHODS = [name for name, row in CALIBRATORS.items() if not row.raw]
+METHODS = [name for name, cls in CALIBRATORS.items() if not cls.raw]
 LINEAR = [name for name in METHODS if name != "kernel"]
 
 
@@ -331,18 +332,26 @@ def test_another_number_of_classes_is_refused():
     assert message == f'the statistics are of {C + 1} classes; the head "4" does not score as many.'
 
 
-def test_statistics_of_other_features_are_refused():
+@pytest.mark.parametrize(("found", "wanted"), [("none", "tukey:0.5"), ("tukey:0.5", "none")])
+@pytest.mark.parametrize("name", LINEAR)
+def test_statistics_of_other_features_are_refused(name, found, wanted):
     model = network()
-    message = refusal(CalibrationError, model, collected(model, vectors()), "lda,transform=tukey:0.5")
+    statistics = for_method(name, model, vectors(), transform=found)
+    message = refusal(CalibrationError, model, statistics, f"{name},transform={wanted}")
     assert message == (
-        'lda asks for statistics of "tukey:0.5" features; these are of "none" ones. Collect with transform="tukey:0.5".'
+        f'{name} asks for statistics of "{wanted}" features; these are of "{found}" ones. '
+        f'Collect with transform="{wanted}".'
     )
+
+
+def test_statistics_of_transformed_features_are_refused_where_draws_are_transformed():
+    model = network()
     transformed = collected(model, vectors(), transform="tukey:0.5")
     message = refusal(CalibrationError, model, transformed, "ccvr,transform=tukey:0.5,transform_at=draws")
     assert 'asks for statistics of "none" features; these are of "tukey:0.5" ones' in message
 
 
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if row.raw])
+@pytest.mark.parametrize("name", [name for name, cls in CALIBRATORS.items() if cls.raw])
 def test_oracles_are_refused(name):
     model = network()
     message = refusal(CalibrationError, model, collected(model, vectors()), name)
@@ -352,14 +361,32 @@ def test_oracles_are_refused(name):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_every_kind_or_says_what_it_needs(name, kind):
-    model, row = network(), CALIBRATORS[name]
+    model, cls = network(), CALIBRATORS[name]
     statistics = collected(model, vectors(), kind=kind)
-    if kind in row.kinds or (kind == "full" and "pooled" in row.kinds):
+    if kind in cls.kinds or (kind == "full" and "pooled" in cls.kinds):
         assert scores(ccvr.calibrate(model, statistics, text(name)), vectors()[0]).isfinite().all()
     else:
         message = refusal(CalibrationError, model, statistics, text(name))
-        needed = " or ".join(row.kinds)
-        assert message == f"{name} needs {needed} statistics; these are {kind}. Collect with that kind."
+        needed = " or ".join(cls.kinds)
+        assert message == f"{cls.__name__} needs {needed} statistics; these are {kind}. Collect with that kind."
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("lda", "taps=auto"),
+        ("lda", "min_count=3"),
+        ("ccvr", "min_count=3"),
+        ("kernel", "taps="),
+        ("kernel", "num_features=7"),
+        ("kernel", "bandwidth=2"),
+    ],
+)
+def test_what_was_settled_when_statistics_were_collected_is_no_option_any_more(name, option):
+    model = network()
+    message = refusal(CalibrationError, model, for_method(name, model, vectors()), f"{name},{option}")
+    settled = option.partition("=")[0]
+    assert message == f"{settled} is settled when statistics are collected. Give it there, not to {name}."
 
 
 def test_names_that_nobody_knows():
@@ -394,7 +421,7 @@ def test_a_class_that_nobody_has_is_a_warning(name):
         "re-training leaves their rows as they are"
     ]
     assert noted[0].filename == __file__, "it points at the caller"
-    if "start" in CALIBRATORS[name].reads:
+    if "start" in option_names(CALIBRATORS[name]):
         assert torch.equal(new[-1].weight[[1, 3]], model[-1].weight[[1, 3]])
         assert torch.equal(new[-1].bias[[1, 3]], model[-1].bias[[1, 3]])
     else:
@@ -616,7 +643,7 @@ def test_a_split_model(name, kind):
     assert_untouched(before, model)
     assert isinstance(new, SplitModel)
     assert scores(new, photos()[0]).isfinite().all()
-    if "start" not in CALIBRATORS[name].reads:
+    if "start" not in option_names(CALIBRATORS[name]):
         assert accuracy(new, photos(seed=1)) > 60
 
 
@@ -632,13 +659,12 @@ def test_a_split_model_in_double_precision_is_left_as_it_is(method):
     assert scores(new, data[0]).dtype == torch.float64
 
 
-def test_options_are_those_of_the_table():
-    """The text behind the method reaches the calibrator: the same head as from the table itself."""
+def test_options_are_those_of_the_method():
+    """The text behind the method reaches the calibrator: the same head as from the calibrator itself."""
     model = network()
     statistics = collected(model, vectors(), kind="pooled")
     new = ccvr.calibrate(model, statistics, "lda,shrinkage=fixed:0.9,priors=counts")
-    options = CalibrationOptions(shrinkage="fixed:0.9", priors="counts")
-    expected = CALIBRATORS["lda"].fit(None, statistics, options, rng=torch.Generator())
+    expected = Lda(shrinkage="fixed:0.9", priors="counts").fit(None, statistics, rng=torch.Generator())
     assert torch.equal(new[-1].weight, expected.weight)
     assert torch.equal(new[-1].bias, expected.bias)
     plain = ccvr.calibrate(model, statistics, "lda")

@@ -6,12 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import Ridge as LeastSquares
 from sklearn.neighbors import NearestCentroid
 from sklearn.preprocessing import StandardScaler
 
-from ccvr.calibration.closed_forms import cof, cof_means, lda, ncm, ridge, solve
-from ccvr.calibration.spec import CalibrationOptions
+from ccvr.calibration.calibrator import Calibrator
+from ccvr.calibration.closed_forms import Cof, CofMeans, Kernel, Lda, Ncm, Ridge, solve
 from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import LinearHead
 from ccvr.models.random_features import RandomFeatures
@@ -48,9 +48,9 @@ def sums(parts: list[Part], kind: str) -> ClassStatistics:
     return merge(statistics_of(torch.from_numpy(z), torch.from_numpy(y), C, kind=kind) for z, y in parts)
 
 
-def fitted(method, z: np.ndarray, y: np.ndarray, kind: str, **options: object) -> tuple[np.ndarray, np.ndarray]:
+def fitted(method: Calibrator, z: np.ndarray, y: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Weights [C, d] and biases [C] from five clients' statistics."""
-    head = method(HEAD, sums(split(z, y, 5), kind), CalibrationOptions(**options), rng=seeded())
+    head = method.fit(HEAD, sums(split(z, y, 5), kind), rng=seeded())
     return head.weight.detach().double().numpy(), head.bias.detach().double().numpy()
 
 
@@ -77,7 +77,7 @@ def test_lda_is_scikit_learn_s(kind):
     """Which divides the scatter by N where S_p divides it by N − C, and takes priors from counts."""
     z, y = samples()
     plain = LinearDiscriminantAnalysis(solver="lsqr").fit(z, y)
-    weight, bias = fitted(lda, z, y, kind, priors="counts")
+    weight, bias = fitted(Lda(priors="counts"), z, y, kind)
     factor, log_prior = (len(y) - C) / len(y), np.log(np.bincount(y) / len(y))
     close_for_softmax(weight, factor * plain.coef_)
     close_for_softmax(bias, factor * (plain.intercept_ - log_prior) + log_prior)
@@ -96,7 +96,7 @@ def test_lda_is_the_formula_on_standardised_features(shrinkage, priors):
     rho = ((1 - 2 / D) * squares + trace**2) / ((n + 1 - 2 / D) * (squares - trace**2 / D))
     amount = {"none": 0.0, "fixed:0.2": 0.2, "oas": min(1.0, rho)}[shrinkage]
     inverse = np.linalg.inv((1 - amount) * cov + amount * trace / D * np.eye(D))
-    weight, bias = fitted(lda, z, y, "pooled", shrinkage=shrinkage, priors=priors)
+    weight, bias = fitted(Lda(shrinkage=shrinkage, priors=priors), z, y, "pooled")
     close_for_softmax(weight, mean @ inverse / std)
     log_prior = np.log(np.bincount(y) / len(y)) if priors == "counts" else np.zeros(C)
     close_for_softmax(bias, np.array([-0.5 * mu @ inverse @ mu for mu in mean]) + log_prior)
@@ -111,8 +111,8 @@ def test_lda_is_the_formula_on_standardised_features(shrinkage, priors):
 def test_ridge_is_least_squares_on_one_hot_labels(kind, strength):
     z, y = samples()
     scaler = StandardScaler().fit(z)
-    plain = Ridge(alpha=strength * len(y)).fit(scaler.transform(z), np.eye(C)[y])
-    weight, bias = fitted(ridge, z, y, kind, ridge=strength)
+    plain = LeastSquares(alpha=strength * len(y)).fit(scaler.transform(z), np.eye(C)[y])
+    weight, bias = fitted(Ridge(ridge=strength), z, y, kind)
     close(weight, plain.coef_ / scaler.scale_)
     close(bias, plain.intercept_ - (plain.coef_ / scaler.scale_) @ scaler.mean_)
 
@@ -122,7 +122,7 @@ def test_ridge_by_the_normal_equations():
     z, y = samples((9, 9, 0, 30))
     x, target = (z - z.mean(0)) / z.std(0), np.eye(C)[y] - np.bincount(y, minlength=C) / len(y)
     plain = np.linalg.solve(x.T @ x + 0.01 * len(y) * np.eye(D), x.T @ target).T / z.std(0)
-    weight, bias = fitted(ridge, z, y, "pooled", ridge=0.01)
+    weight, bias = fitted(Ridge(ridge=0.01), z, y, "pooled")
     there = [0, 1, 3]
     close(weight[there], plain[there])
     close(bias[there], (np.bincount(y, minlength=C) / len(y) - plain @ z.mean(0))[there])
@@ -138,10 +138,10 @@ def test_kernel_is_ridge_on_random_features():
     merged = merge(
         statistics_of(phi(x), labels, C, kind="kernel", source=source, projection=projection) for x, labels in parts
     )
-    head = ridge(HEAD, merged, CalibrationOptions(ridge=0.01), rng=seeded())
+    head = Kernel(ridge=0.01).fit(HEAD, merged, rng=seeded())
     features = phi(raw).double().numpy()
     scaler = StandardScaler().fit(features)
-    plain = Ridge(alpha=0.01 * len(y)).fit(scaler.transform(features), np.eye(C)[y])
+    plain = LeastSquares(alpha=0.01 * len(y)).fit(scaler.transform(features), np.eye(C)[y])
     expected = plain.predict(scaler.transform(features))
     np.testing.assert_allclose(head(raw).detach(), expected, atol=1e-4)  # the head makes the random features itself
 
@@ -153,7 +153,7 @@ def test_a_projection_that_does_not_make_the_features_is_refused():
     phi = RandomFeatures.of(projection)(z.float())
     wrong = statistics_of(phi, y, C, kind="kernel", source=Source(projection=projection.digest), projection=other)
     with pytest.raises(CalibrationError, match="the projection in these statistics does not make"):
-        ridge(HEAD, wrong, CalibrationOptions(), rng=seeded())
+        Kernel().fit(HEAD, wrong, rng=seeded())
 
 
 # --- cof --------------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def plain_cof(z: np.ndarray, y: np.ndarray, covariances: list[np.ndarray], stren
 @pytest.mark.parametrize("kind", ["full", "pooled"])
 def test_cof_is_fedcof_s_head_on_true_covariances(kind):
     z, y = samples()
-    weight, bias = fitted(cof, z, y, kind, ridge=0.01)
+    weight, bias = fitted(Cof(ridge=0.01), z, y, kind)
     close(weight, plain_cof(z, y, [np.cov(z[y == label], rowvar=False) for label in range(C)], 0.01))
     assert not bias.any()
     np.testing.assert_allclose(np.linalg.norm(weight, axis=1), 1, rtol=1e-5)
@@ -191,7 +191,7 @@ def covariance_of_means(parts: list[Part], label: int) -> np.ndarray:
 def test_cof_means_is_fedcof_from_the_clients_means(num_clients):
     z, y = samples((50, 20, 80, 30))
     parts = split(z, y, num_clients)
-    head = cof_means(HEAD, sums(parts, "means"), CalibrationOptions(ridge=0.01), rng=seeded())
+    head = CofMeans(ridge=0.01).fit(HEAD, sums(parts, "means"), rng=seeded())
     covariances = [covariance_of_means(parts, label) for label in range(C)]
     assert np.linalg.matrix_rank(covariances[0]) == min(D, num_clients - 1)
     close(head.weight.detach().numpy(), plain_cof(z, y, covariances, 0.01))
@@ -200,7 +200,7 @@ def test_cof_means_is_fedcof_from_the_clients_means(num_clients):
 def test_cof_means_where_one_client_has_all_of_a_class():
     z, y = samples()
     parts = [(z[y == 3], y[y == 3]), *split(z[y != 3], y[y != 3], 4)]
-    head = cof_means(HEAD, sums(parts, "means"), CalibrationOptions(ridge=0.01), rng=seeded())
+    head = CofMeans(ridge=0.01).fit(HEAD, sums(parts, "means"), rng=seeded())
     covariances = [covariance_of_means(parts, label) for label in range(C)]
     assert not covariances[3].any()
     close(head.weight.detach().numpy(), plain_cof(z, y, covariances, 0.01))
@@ -224,7 +224,7 @@ def test_the_covariance_of_many_clients_means_is_that_of_the_samples():
 @pytest.mark.parametrize("kind", ["means", "diagonal", "pooled", "full"])
 def test_ncm_is_the_nearest_centroid(kind):
     z, y = samples()
-    weight, bias = fitted(ncm, z, y, kind)
+    weight, bias = fitted(Ncm(), z, y, kind)
     new, _ = samples((100, 100, 100, 100), seed=0, spread=2)
     expected = NearestCentroid().fit(z, y).predict(new)
     assert ((new @ weight.T + bias).argmax(1) == expected).mean() > 0.995, "but for ties within float32"
@@ -233,12 +233,12 @@ def test_ncm_is_the_nearest_centroid(kind):
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 
-FORMS = {"lda": (lda, "pooled"), "ridge": (ridge, "pooled"), "cof": (cof, "pooled"), "ncm": (ncm, "means")}
+FORMS = {"lda": (Lda(), "pooled"), "ridge": (Ridge(), "pooled"), "cof": (Cof(), "pooled"), "ncm": (Ncm(), "means")}
 
 
 @pytest.mark.parametrize("form", [*FORMS, "cof-means"])
 def test_a_class_that_nobody_has_scores_below_all_others(form):
-    method, kind = (cof_means, "means") if form == "cof-means" else FORMS[form]
+    method, kind = (CofMeans(), "means") if form == "cof-means" else FORMS[form]
     z, y = samples((30, 0, 40, 20))
     weight, bias = fitted(method, z, y, kind)
     assert not weight[1].any()
@@ -253,8 +253,7 @@ def test_any_split_gives_the_same_head(num_clients, seed):
     z, y = samples()
     for method, kind in FORMS.values():
         one, many = (
-            method(HEAD, sums(parts, kind), CalibrationOptions(), rng=seeded())
-            for parts in ([(z, y)], split(z, y, num_clients, seed))
+            method.fit(HEAD, sums(parts, kind), rng=seeded()) for parts in ([(z, y)], split(z, y, num_clients, seed))
         )
         close(many.weight.detach().numpy(), one.weight.detach().numpy())
         close(many.bias.detach().numpy(), one.bias.detach().numpy())
@@ -266,8 +265,8 @@ def test_lda_and_ridge_do_not_care_about_units(seed, factor, shift):
     """Features times any numbers, plus any: the scores stay, up to what all classes of a sample share."""
     z, y = samples(seed=seed)
     factors = factor ** np.linspace(-1, 1, D)
-    for method, options in ((lda, {"shrinkage": "oas"}), (ridge, {})):
-        (w, b), (w2, b2) = (fitted(method, x, y, "pooled", **options) for x in (z, z * factors + shift))
+    for method in (Lda(shrinkage="oas"), Ridge()):
+        (w, b), (w2, b2) = (fitted(method, x, y, "pooled") for x in (z, z * factors + shift))
         before, after = z @ w.T + b, (z * factors + shift) @ w2.T + b2
         before, after = (scores - scores.mean(1, keepdims=True) for scores in (before, after))
         np.testing.assert_allclose(after, before, atol=1e-3 * np.abs(before).max())
@@ -279,58 +278,59 @@ def test_a_feature_that_never_changes_is_no_harm():
     for method, kind in FORMS.values():
         weight, bias = fitted(method, constant, y, kind)
         assert np.isfinite(weight).all()
-        if method in (lda, ridge):
+        if isinstance(method, Lda | Ridge):
             plain = fitted(method, z, y, kind)
             expected = (z @ plain[0].T + plain[1]).argmax(1)
             assert ((constant @ weight.T + bias).argmax(1) == expected).mean() > 0.99
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_fewer_samples_than_features(form):
-    method, kind = FORMS[form]
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [*FORMS.values(), (Ridge(ridge=0.0), "pooled"), (Cof(ridge=0.0), "pooled"), (Lda(shrinkage="oas"), "pooled")],
+    ids=[*FORMS, "ridge of none", "cof of none", "lda shrunk"],
+)
+def test_fewer_samples_than_features(method, kind):
     z, y = samples((4, 3, 5, 3), d=40, spread=0.3)
-    for options in ({}, {"ridge": 0.0}, {"shrinkage": "oas"}):
-        weight, bias = fitted(method, z, y, kind, **options)
-        assert np.isfinite(weight).all()
-        assert np.isfinite(bias).all()
-        assert ((z @ weight.T + bias).argmax(1) == y).mean() > 0.6, "it still tells what it saw apart"
+    weight, bias = fitted(method, z, y, kind)
+    assert np.isfinite(weight).all()
+    assert np.isfinite(bias).all()
+    assert ((z @ weight.T + bias).argmax(1) == y).mean() > 0.6, "it still tells what it saw apart"
 
 
-@pytest.mark.parametrize("form", ["lda", "ridge"])
+@pytest.mark.parametrize("method", [Lda(), Ridge(), Ridge(ridge=0.0)], ids=["lda", "ridge", "ridge of none"])
 @pytest.mark.parametrize("kind", ["full", "pooled"])
-@pytest.mark.parametrize("strength", [0.0, 1e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["sent as float32", "sent as float64"])
-def test_features_that_say_the_same_twice_are_no_harm(form, kind, strength, dtype):
+def test_features_that_say_the_same_twice_are_no_harm(method, kind, dtype):
     """As a layer and the linear one behind it do. What is left of them is the rounding of float32 features and sums."""
     z, y = samples((200, 100, 300, 100), spread=0.5)
     behind = z @ np.random.default_rng(1).standard_normal((D, 8)) + 5
     twice = torch.from_numpy(np.column_stack([z, behind])).float()
     parts = [(twice[k::3], torch.from_numpy(y)[k::3]) for k in range(3)]
     merged = merge(statistics_of(*part, C, kind=kind).to_bytes(dtype=dtype) for part in parts)
-    head = FORMS[form][0](HEAD, merged, CalibrationOptions(ridge=strength), rng=seeded())
-    weight, bias = fitted(FORMS[form][0], z, y, kind)
+    head = method.fit(HEAD, merged, rng=seeded())
+    weight, bias = fitted(type(method)(), z, y, kind)
     expected = (z @ weight.T + bias).argmax(1)
     assert (head(twice).argmax(1).numpy() == expected).mean() > 0.97
 
 
 @pytest.mark.parametrize("form", [*FORMS, "cof-means"])
 def test_one_sample_of_each_class(form):
-    method, kind = (cof_means, "means") if form == "cof-means" else FORMS[form]
+    method, kind = (CofMeans(), "means") if form == "cof-means" else FORMS[form]
     z = 5 * np.eye(C, D) + np.random.default_rng(0).standard_normal((C, D))
     given = sums([(z, np.arange(C))], kind)
     if form == "lda":
         with pytest.raises(CalibrationError, match=r"^no class has two different samples.* Use ncm\.$"):
-            method(HEAD, given, CalibrationOptions(), rng=seeded())
+            method.fit(HEAD, given, rng=seeded())
         return
-    head = method(HEAD, given, CalibrationOptions(), rng=seeded())
+    head = method.fit(HEAD, given, rng=seeded())
     assert all(tensor.isfinite().all() for tensor in head.parameters())
 
 
 def test_closed_forms_carry_the_transform_and_the_taps_of_the_statistics():
     z, y = (torch.from_numpy(part) for part in samples())
     source = Source(transform="signed-tukey:0.5", taps=("a", "b.c"))
-    for method, kind in (*FORMS.values(), (cof_means, "means")):
-        head = method(HEAD, statistics_of(z, y, C, kind=kind, source=source), CalibrationOptions(), rng=seeded())
+    for method, kind in (*FORMS.values(), (CofMeans(), "means")):
+        head = method.fit(HEAD, statistics_of(z, y, C, kind=kind, source=source), rng=seeded())
         assert head.transform == FeatureTransform("signed-tukey", 0.5)
         assert head.taps == ("a", "b.c")
 

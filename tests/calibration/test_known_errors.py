@@ -5,9 +5,10 @@ import pytest
 import torch
 from torch import nn
 
+from ccvr.calibration.calibrator import Descent
+from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.retrain import retrain
 from ccvr.calibration.sampling import draw
-from ccvr.calibration.spec import CalibrationOptions
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import StatisticsError
 from ccvr.data.batches import TrainingImages, epoch, in_order
@@ -192,9 +193,10 @@ def test_8_the_calibrated_head_is_an_object_to_keep_and_the_old_one_stays(name):
 
     model = network()
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
-    options, row = CalibrationOptions(num_virtual=30, epochs=2, iterations=10, per_class=20), CALIBRATORS[name]
-    given = (z, y) if row.raw else statistics_for(row.kinds[0], z, y)
-    calibrated = model.with_head(row.fit(model.head, given, options, rng=seeded()))
+    options = {"num_virtual": 30, "epochs": 2, "iterations": 10, "per_class": 20}
+    method = parse_calibration(name, options).method
+    given = (z, y) if method.raw else statistics_for(method.kinds[0], z, y)
+    calibrated = model.with_head(method.fit(model.head, given, rng=seeded()))
     after = calibrated.state_dict()
     assert not torch.equal(after["head.weight"], before["head.weight"]), "what is saved is the new head"
     assert all(torch.equal(tensor, before[key]) for key, tensor in model.state_dict().items())
@@ -205,7 +207,7 @@ def test_8_the_calibrated_head_is_an_object_to_keep_and_the_old_one_stays(name):
 def test_8_retraining_in_place_is_on_a_copy_of_the_caller_s():
     head = LinearHead(torch.zeros(2, 3), torch.zeros(2))
     copied = LinearHead(head.weight, head.bias)
-    retrain(copied, torch.eye(3)[:2], torch.tensor([0, 1]), CalibrationOptions(), rng=seeded())
+    retrain(copied, torch.eye(3)[:2], torch.tensor([0, 1]), Descent(), rng=seeded())
     assert not head.weight.any()
     assert copied.weight.any()
 

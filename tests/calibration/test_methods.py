@@ -6,30 +6,40 @@ import sys
 import pytest
 import torch
 
-from ccvr.calibration.methods import methods_of, parse_calibration, parse_calibrations, require_deployable
-from ccvr.calibration.spec import Calibration, CalibrationOptions, CalibrationSpec
-from ccvr.calibration.table import CALIBRATORS, Calibrator
-from ccvr.core.errors import SpecError, UnknownName
+from ccvr.calibration.calibrator import fit_head
+from ccvr.calibration.closed_forms import Kernel, Lda
+from ccvr.calibration.methods import (
+    Calibration,
+    methods_of,
+    parse_calibration,
+    parse_calibrations,
+    require_deployable,
+)
+from ccvr.calibration.oracles import Oracle
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.calibration.table import CALIBRATORS
+from ccvr.calibration.virtual import Ccvr, CcvrConverged
+from ccvr.core.errors import CalibrationError, SpecError, UnknownName
+from ccvr.core.methods import option_names
 from ccvr.models.heads import LinearHead
-from ccvr.statistics.collect import statistics_of
+from ccvr.statistics.collect import Request, statistics_of
 
-BASE = CalibrationOptions(num_virtual=7, lr=0.5, seed=11)
+DEFAULTS = {"num_virtual": 7, "lr": 0.5, "ridge": 0.25, "per_class": 3, "seed": 11}
 OF_CCVR = (
     "Known: batch_size, epochs, kind, label, lr, matched, min_count, momentum, num_virtual, priors, seed, "
     "shrinkage, start, transform, transform_at, weight_decay."
 )
 OF_NCM = "Known: kind, label, min_count, seed, taps, transform."
+NO_CALIBRATOR = 'calibrator "json:loads" is no dataclass that derives from Calibrator. Write it so (docs/extending.md).'
 LABELS = "use at most 100 letters, digits and . _ + -, not a dot first, not uncalibrated or select."
 EIGHT = {"min_count": 8}
 OTHER = {
     "num_virtual": 3,
-    "matched": True,
     "priors": "counts",
     "shrinkage": "oas",
     "transform": "tukey:0.25",
     "transform_at": "draws",
-    "kind": "",
-    "taps": "auto",
+    "taps": "conv1",
     "min_count": 9,
     "start": "zero",
     "epochs": 4,
@@ -45,7 +55,7 @@ OTHER = {
     "per_class": 6,
     "seed": 8,
 }
-"""Another value than the default for every option."""
+"""Another value than the default for every option, but for two whose values or defaults differ by method."""
 
 
 def message_of(error: type[Exception], call) -> str:
@@ -57,8 +67,20 @@ def message_of(error: type[Exception], call) -> str:
 # --- one calibration --------------------------------------------------------------------------------------------------
 
 
-def test_a_method_alone_takes_the_section_s_options_and_its_own_name():
-    assert parse_calibration("ccvr", BASE) == Calibration("ccvr", "ccvr", BASE)
+def own(name: str) -> dict[str, object]:
+    """The defaults above that a method has an option for."""
+    return {key: value for key, value in DEFAULTS.items() if key in option_names(CALIBRATORS[name])}
+
+
+def test_a_method_alone_has_its_own_name_and_defaults():
+    assert parse_calibration("ccvr") == Calibration("ccvr", "ccvr", Ccvr())
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_defaults_are_for_the_options_that_a_method_has(name):
+    method = CALIBRATORS[name](**own(name))
+    assert parse_calibration(name, DEFAULTS) == Calibration(name, name, method)
+    assert method != CALIBRATORS[name]()
 
 
 @pytest.mark.parametrize(
@@ -71,6 +93,7 @@ def test_a_method_alone_takes_the_section_s_options_and_its_own_name():
         ("lda,kind=full,taps=a.b+c,priors=counts", {"kind": "full", "taps": "a.b+c", "priors": "counts"}),
         ("ridge,taps=,ridge=0", {"taps": "", "ridge": 0.0}),
         ("kernel,num_features=9,bandwidth=0.7", {"num_features": 9, "bandwidth": 0.7}),
+        ("kernel,taps=", {"taps": ""}),
         ("ccvr,transform=tukey:0.5,transform_at=draws", {"transform": "tukey:0.5", "transform_at": "draws"}),
         ("oracle,start=zero,batch_size=1", {"start": "zero", "batch_size": 1}),
         ("oracle,lr=1e-2,momentum=0,weight_decay=0.1", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.1}),
@@ -78,48 +101,49 @@ def test_a_method_alone_takes_the_section_s_options_and_its_own_name():
     ],
 )
 def test_options_behind_commas(text, changes):
-    found = parse_calibration(text, BASE)
-    assert found.options == dataclasses.replace(BASE, **changes)
-    assert found.label == found.method == text.partition(",")[0]
-    for name, value in changes.items():
-        assert type(getattr(found.options, name)) is type(value)
+    name = text.partition(",")[0]
+    found = parse_calibration(text, DEFAULTS)
+    assert found.method == CALIBRATORS[name](**{**own(name), **changes})
+    assert found.label == found.name == name
+    for key, value in changes.items():
+        assert type(getattr(found.method, key)) is type(value)
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_every_option_that_a_method_reads_can_be_changed_and_no_other(name):
-    """A contract over rows and fields: a new option is reachable from a method, whatever its type."""
-    fields = [field.name for field in dataclasses.fields(CalibrationOptions)]
-    row, base = CALIBRATORS[name], CalibrationOptions()
-    other = {**OTHER, "kind": row.kinds[-1] if row.kinds else ""}
-    assert set(other) == set(fields) >= row.reads
-    for key in fields:
+def test_every_option_of_a_method_can_be_changed_and_no_other(name):
+    """A contract over classes and fields: a new option is reachable from a method, whatever its type."""
+    cls, has = CALIBRATORS[name], option_names(CALIBRATORS[name])
+    base = cls()
+    other = {**OTHER, "kind": cls.kinds[-1] if cls.kinds else "", "matched": not getattr(base, "matched", False)}
+    assert set(has) <= set(other)
+    for key in other:
         text = f"{name},{key}={other[key]}"
-        if key in row.reads:
-            assert parse_calibration(text, base).options == dataclasses.replace(base, **{key: other[key]})
+        if key in has:
+            assert parse_calibration(text).method == dataclasses.replace(base, **{key: other[key]})
             assert other[key] != getattr(base, key)
         else:
-            message = message_of(SpecError, lambda text=text: parse_calibration(text, base))
+            message = message_of(SpecError, lambda text=text: parse_calibration(text))
             assert message.startswith(f'{name} has no option "{key}".'), message
             known = message.rpartition("Known: ")[2].removesuffix(".").split(", ")
-            assert known == sorted([*row.reads, "label"])
+            assert known == sorted([*has, "label"])
 
 
-def test_every_option_is_read_by_some_method():
-    read = frozenset().union(*(row.reads for row in CALIBRATORS.values()))
-    assert read == {field.name for field in dataclasses.fields(CalibrationOptions)}
+def test_every_value_above_is_some_method_s():
+    assert {*OTHER, "kind", "matched"} == {key for cls in CALIBRATORS.values() for key in option_names(cls)}
 
 
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if "kind" in row.reads])
+@pytest.mark.parametrize("name", [name for name, cls in CALIBRATORS.items() if "kind" in option_names(cls)])
 def test_a_kind_that_a_method_cannot_use(name):
-    row = CALIBRATORS[name]
+    kinds = CALIBRATORS[name].kinds
     for kind in ("full", "pooled", "diagonal", "means", "kernel", "ful"):
-        if kind in row.kinds:
-            assert row.kind_of(parse_calibration(f"{name},kind={kind}", BASE).options) == kind
+        if kind in kinds:
+            assert parse_calibration(f"{name},kind={kind}").method.request().kind == kind
         else:
-            message = message_of(SpecError, lambda kind=kind: parse_calibration(f"{name},kind={kind}", BASE))
-            known = ", ".join(row.kinds)
-            assert message == (f'calibration.kind is "{kind}", which this method cannot use. It can use: {known}.')
-    assert row.kind_of(BASE) == row.kinds[0], "without one, the best"
+            message = message_of(SpecError, lambda kind=kind: parse_calibration(f"{name},kind={kind}"))
+            known = ", ".join(kinds)
+            assert message == f'kind is "{kind}", which this method cannot use. It can use: {known}.'
+            assert message == message_of(SpecError, lambda kind=kind: parse_calibration(name, {"kind": kind}))
+    assert parse_calibration(name).method.request().kind == kinds[0], "without one, the best"
 
 
 @pytest.mark.parametrize(
@@ -127,20 +151,17 @@ def test_a_kind_that_a_method_cannot_use(name):
     [
         ("ccvr,label=few", "few"),
         ("ccvr,num_virtual=5,label=A_1.b+c-d", "A_1.b+c-d"),
-        ("my_calibrators:fancy", "fancy"),
-        ("my_calibrators:Rows.fancy", "Rows.fancy"),
-        ("my_calibrators:fancy,label=mine", "mine"),
+        ("my_calibrators:Fancy", "Fancy"),
+        ("my_calibrators:Rows.Fancy", "Rows.Fancy"),
+        ("my_calibrators:Fancy,label=mine", "mine"),
     ],
 )
 def test_labels(text, label, my_calibrators):
-    assert parse_calibration(text, BASE).label == label
+    assert parse_calibration(text).label == label
 
 
 def test_the_section_s_methods_and_deploy_are_no_options_of_a_method():
-    spec = CalibrationSpec(num_virtual=7, methods=("ccvr",), deploy="ccvr")
-    assert type(parse_calibration("ccvr", spec).options) is CalibrationOptions
-    assert parse_calibration("ccvr", spec).options == CalibrationOptions(num_virtual=7)
-    message = message_of(SpecError, lambda: parse_calibration("ccvr,deploy=x", spec))
+    message = message_of(SpecError, lambda: parse_calibration("ccvr,deploy=x"))
     assert message == f'ccvr has no option "deploy". {OF_CCVR}'
 
 
@@ -149,35 +170,35 @@ def test_the_section_s_methods_and_deploy_are_no_options_of_a_method():
     [
         ("ccvr,epoch=3", f'ccvr has no option "epoch". Did you mean "epochs"? {OF_CCVR}'),
         ("ccvr,", f'ccvr has no option "". {OF_CCVR}'),
-        ("ccvr,epochs", 'calibration.epochs is ""; give a whole number.'),
-        ("ccvr,epochs=two", 'calibration.epochs is "two"; give a whole number.'),
-        ("ccvr,epochs=2.5", 'calibration.epochs is "2.5"; give a whole number.'),
-        ("ccvr,lr=fast", 'calibration.lr is "fast"; give a number.'),
-        ("ccvr,priors=some", "calibration.priors is 'some'; give one of uniform, counts."),
+        ("ccvr,epochs", 'ccvr: epochs is ""; give a whole number.'),
+        ("ccvr,epochs=two", 'ccvr: epochs is "two"; give a whole number.'),
+        ("ccvr,epochs=2.5", 'ccvr: epochs is "2.5"; give a whole number.'),
+        ("ccvr,lr=fast", 'ccvr: lr is "fast"; give a number.'),
+        ("ccvr,priors=some", "ccvr: priors is 'some'; give one of uniform, counts."),
         ("ccvr,per_class=5", f'ccvr has no option "per_class". {OF_CCVR}'),
         ("ncm,ridge=0.1", f'ncm has no option "ridge". {OF_NCM}'),
         ("ncm,tap=a", f'ncm has no option "tap". Did you mean "taps"? {OF_NCM}'),
-        ("ccvr,epochs=3,epochs=4", 'calibration "ccvr,epochs=3,epochs=4" gives epochs twice. Leave one out.'),
+        ("ccvr,epochs=3,epochs=4", 'ccvr gives the option "epochs" twice. Leave one out.'),
         ("lda,shrinkage=oaz", 'no shrinkage "oaz". Did you mean "oas"? Known: fixed, none, oas, pooled.'),
         ("lda,shrinkage=fixed:x", 'shrinkage "fixed:x" has the amount "x"; give a number: fixed:0.1.'),
         ("lda,shrinkage=fixed:2", "the amount of shrinkage is 2.0; give a number from 0 to 1."),
-        ("ridge,ridge=-1", "calibration.ridge is -1.0; give at least 0."),
-        ("ridge,ridge=inf", "calibration.ridge is inf; give a finite number."),
-        ("ccvr-converged,l2=nan", "calibration.l2 is nan; give at least 0."),
-        ("ccvr-converged,iterations=0", "calibration.iterations is 0; give at least 1."),
-        ("kernel,num_features=0", "calibration.num_features is 0; give at least 1."),
-        ("kernel,bandwidth=0", "calibration.bandwidth is 0.0; give a number above 0."),
-        ("ncm,min_count=-1", "calibration.min_count is -1; give at least 0."),
-        ("ccvr,transform_at=x", "calibration.transform_at is 'x'; give one of statistics, draws."),
-        ("ccvr,start=x", "calibration.start is 'x'; give one of trained, zero."),
-        ("ccvr,num_virtual=0", "calibration.num_virtual is 0; give at least 1."),
-        ("ccvr,epochs=0", "calibration.epochs is 0; give at least 1."),
-        ("ccvr,batch_size=0", "calibration.batch_size is 0; give at least 1."),
-        ("oracle-partial,per_class=-1", "calibration.per_class is -1; give at least 1."),
-        ("ccvr,momentum=-0.1", "calibration.momentum is -0.1; give at least 0."),
-        ("ccvr,weight_decay=nan", "calibration.weight_decay is nan; give at least 0."),
-        ("ccvr,lr=0", "calibration.lr is 0.0; give a number above 0."),
-        ("ccvr,lr=nan", "calibration.lr is nan; give a number above 0."),
+        ("ridge,ridge=-1", "ridge is -1.0; give at least 0."),
+        ("ridge,ridge=inf", "ridge: ridge is inf; give a finite number."),
+        ("ccvr-converged,l2=nan", "l2 is nan; give at least 0."),
+        ("ccvr-converged,iterations=0", "iterations is 0; give at least 1."),
+        ("kernel,num_features=0", "num_features is 0; give at least 1."),
+        ("kernel,bandwidth=0", "bandwidth is 0.0; give a number above 0."),
+        ("ncm,min_count=-1", "min_count is -1; give at least 0."),
+        ("ccvr,transform_at=x", "ccvr: transform_at is 'x'; give one of statistics, draws."),
+        ("ccvr,start=x", "ccvr: start is 'x'; give one of trained, zero."),
+        ("ccvr,num_virtual=0", "num_virtual is 0; give at least 1."),
+        ("ccvr,epochs=0", "epochs is 0; give at least 1."),
+        ("ccvr,batch_size=0", "batch_size is 0; give at least 1."),
+        ("oracle-partial,per_class=-1", "per_class is -1; give at least 1."),
+        ("ccvr,momentum=-0.1", "momentum is -0.1; give at least 0."),
+        ("ccvr,weight_decay=nan", "weight_decay is nan; give at least 0."),
+        ("ccvr,lr=0", "lr is 0.0; give a number above 0."),
+        ("ccvr,lr=nan", "lr is nan; give a number above 0."),
         (
             "ccvr,transform=tuckey",
             'no feature transform "tuckey". Did you mean "tukey"? Known: none, signed-tukey, tukey.',
@@ -197,12 +218,12 @@ def test_the_section_s_methods_and_deploy_are_no_options_of_a_method():
     ],
 )
 def test_errors_of_one_calibration(text, message):
-    assert message_of(SpecError, lambda: parse_calibration(text, BASE)) == message
+    assert message_of(SpecError, lambda: parse_calibration(text)) == message
 
 
 def test_no_method_at_all():
     for text in ("", ",epochs=3"):
-        message = message_of(UnknownName, lambda text=text: parse_calibration(text, BASE))
+        message = message_of(UnknownName, lambda text=text: parse_calibration(text))
         assert message.startswith('no calibrator "". Known: ccvr, ccvr-converged')
 
 
@@ -210,18 +231,12 @@ def test_no_method_at_all():
 
 
 def test_all_calibrations_of_a_spec():
-    spec = CalibrationSpec(epochs=4, methods=("ccvr", "ccvr,num_virtual=50,label=few", "oracle,epochs=50"))
-    found = parse_calibrations(spec)
-    assert [(row.method, row.label, row.options.num_virtual, row.options.epochs) for row in found] == [
-        ("ccvr", "ccvr", 2000, 4),
-        ("ccvr", "few", 50, 4),
-        ("oracle", "oracle", 2000, 50),
-    ]
-
-
-def test_a_kind_of_the_section_binds_the_methods_that_can_use_it():
-    found = parse_calibrations(CalibrationSpec(kind="full", methods=("ccvr", "lda", "cof-means", "kernel", "oracle")))
-    assert [row.options.kind for row in found] == ["full", "full", "", "", ""]
+    spec = CalibrationSpec(methods=("ccvr,epochs=4", "ccvr,num_virtual=50,label=few", "oracle,epochs=50"))
+    assert parse_calibrations(spec) == (
+        Calibration("ccvr", "ccvr", Ccvr(epochs=4)),
+        Calibration("ccvr", "few", Ccvr(num_virtual=50)),
+        Calibration("oracle", "oracle", Oracle(epochs=50)),
+    )
 
 
 def test_the_defaults_are_sound():
@@ -246,7 +261,7 @@ def test_the_defaults_are_sound():
         (
             CalibrationSpec(methods=("json:loads",)),
             SpecError,
-            '"json:loads" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.',
+            NO_CALIBRATOR,
         ),
         (
             CalibrationSpec(methods=("ccvr", "oracle", "ccvr,epochs=3")),
@@ -310,30 +325,51 @@ def test_the_method_of_each_label():
 
 def test_deploying_later_refuses_what_is_no_calibrator():
     message = message_of(SpecError, lambda: require_deployable("mine", {"mine": "json:loads"}))
-    assert message == '"json:loads" is no Calibrator. Wrap it: Calibrator(fit) of ccvr.calibration.table.'
+    assert message == NO_CALIBRATOR
 
 
 # --- a user's own -----------------------------------------------------------------------------------------------------
 
 MODULE = """
 import torch
-from ccvr.calibration.table import Calibrator
+from dataclasses import dataclass
+from typing import ClassVar
+from ccvr.calibration.calibrator import Calibrator, FromStatistics
 from ccvr.models.heads import copy_head
 
-def nearest_mean(head, statistics, options, *, rng):
-    mean = statistics.mean.float()
-    new = copy_head(head)
-    with torch.no_grad():
-        new.weight.copy_(mean)
-        new.bias.copy_(-0.5 * (mean**2).sum(1))
-    return new
+@dataclass(frozen=True, kw_only=True)
+class NearestMean(Calibrator):
+    scale: float = 1.0
+    epochs: int = 10
 
-ncm = fancy = Calibrator(nearest_mean)
-peek = Calibrator(nearest_mean, raw=True)
-narrow = Calibrator(nearest_mean, kinds=("means",), reads=frozenset({"lr"}))
+    def fit(self, head, statistics, *, rng):
+        mean = self.scale * statistics.mean.float()
+        new = copy_head(head)
+        with torch.no_grad():
+            new.weight.copy_(mean)
+            new.bias.copy_(-0.5 * (mean**2).sum(1))
+        return new
+
+@dataclass(frozen=True, kw_only=True)
+class Peek(NearestMean):
+    raw: ClassVar[bool] = True
+
+@dataclass(frozen=True, kw_only=True)
+class Fancy(FromStatistics):
+    kinds: ClassVar[tuple[str, ...]] = ("means", "pooled")
+    strength: int = 3
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Calibrator):
+    def fit(self, head, statistics, *, rng):
+        return None
+
+@dataclass(frozen=True)
+class Alone:
+    pass
 
 class Rows:
-    fancy = fancy
+    Fancy = Peek
 """
 
 
@@ -345,40 +381,59 @@ def my_calibrators(tmp_path, monkeypatch):
     sys.modules.pop("my_calibrators", None)
 
 
-def test_a_calibrator_of_the_user_s_own(my_calibrators):
-    spec = CalibrationSpec(methods=("my_calibrators:ncm,epochs=3,per_class=4,seed=5", "ccvr"))
-    calibration, _ = parse_calibrations(spec)
-    found = calibration.options
-    assert (calibration.label, found.epochs, found.per_class, found.seed) == ("ncm", 3, 4, 5), "it may read all options"
-    row = CALIBRATORS[calibration.method]
-    assert row.kind_of(found) == "full"
+STATISTICS = statistics_of(torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 0, 1]), 2)
+HEAD = LinearHead(torch.zeros(2, 2), torch.zeros(2))
 
-    statistics = statistics_of(torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 4.0]]), torch.tensor([0, 0, 1]), 2)
-    head = LinearHead(torch.zeros(2, 2), torch.zeros(2))
-    new = row.fit(head, statistics, found, rng=torch.Generator())
-    assert new.weight.tolist() == [[2, 0], [0, 4]]
-    assert new.bias.tolist() == [-2, -8]
+
+def test_a_calibrator_of_the_user_s_own(my_calibrators):
+    spec = CalibrationSpec(methods=("my_calibrators:NearestMean,scale=2,seed=5", "ccvr"))
+    calibration, _ = parse_calibrations(spec)
+    method = calibration.method
+    assert (calibration.label, method.scale, method.epochs, method.seed) == ("NearestMean", 2.0, 10, 5)
+    assert method.request() == Request("full")
+
+    new = fit_head(method, HEAD, STATISTICS, seed=0)
+    assert new.weight.tolist() == [[4, 0], [0, 8]]
+    assert new.bias.tolist() == [-8, -32]
     message = message_of(
         SpecError,
-        lambda: parse_calibrations(CalibrationSpec(methods=("my_calibrators:peek",), deploy="peek")),
+        lambda: parse_calibrations(CalibrationSpec(methods=("my_calibrators:Peek",), deploy="Peek")),
     )
     assert message == (
-        'calibration.deploy is "peek", which needs every client\'s raw features and cannot be deployed. '
+        'calibration.deploy is "Peek", which needs every client\'s raw features and cannot be deployed. '
         "Choose one of: uncalibrated."
     )
 
 
-def test_a_calibrator_of_the_user_s_own_that_reads_few_options(my_calibrators):
-    assert parse_calibration("my_calibrators:narrow,lr=0.5", CalibrationOptions()).options.lr == 0.5
-    message = message_of(SpecError, lambda: parse_calibration("my_calibrators:narrow,epochs=3", BASE))
-    assert message == 'my_calibrators:narrow has no option "epochs". Known: label, lr.'
+def test_the_options_of_a_calibrator_of_the_user_s_own_are_its_fields(my_calibrators):
+    assert parse_calibration("my_calibrators:NearestMean,epochs=3").method.epochs == 3
+    message = message_of(SpecError, lambda: parse_calibration("my_calibrators:NearestMean,lr=3"))
+    assert message == 'my_calibrators:NearestMean has no option "lr". Known: epochs, label, scale, seed.'
+    message = message_of(SpecError, lambda: parse_calibration("my_calibrators:NearestMean,scale=big"))
+    assert message == 'my_calibrators:NearestMean: scale is "big"; give a number.'
+    message = message_of(SpecError, lambda: parse_calibration("my_calibrators:NearestMean,epochs=0"))
+    assert message == "epochs is 0; give at least 1.", "options that calibrators share have the same limits"
+
+
+def test_a_calibrator_of_the_user_s_own_asks_for_its_best_kind(my_calibrators):
+    method = parse_calibration("my_calibrators:Fancy,transform=tukey").method
+    assert method.request() == Request("means", "tukey:0.5")
+    method = parse_calibration("my_calibrators:Fancy,kind=pooled,min_count=4").method
+    assert method.request() == Request("pooled", min_count=4)
+
+
+def test_what_does_not_derive_from_calibrator_is_none(my_calibrators):
+    message = message_of(SpecError, lambda: parse_calibration("my_calibrators:Alone"))
+    assert message.startswith('calibrator "my_calibrators:Alone" is no dataclass that derives from Calibrator.')
+
+
+def test_a_calibrator_that_gives_no_head(my_calibrators):
+    method = parse_calibration("my_calibrators:Nothing").method
+    message = message_of(CalibrationError, lambda: fit_head(method, HEAD, STATISTICS, seed=0))
+    assert message == "the calibrator Nothing gave a NoneType; it must be a Head."
 
 
 # --- what statistics a method wants -----------------------------------------------------------------------------------
-
-
-def none_fits(*_args, **_kwargs):
-    raise AssertionError("nothing is fitted here")
 
 
 @pytest.mark.parametrize(
@@ -390,19 +445,18 @@ def none_fits(*_args, **_kwargs):
         ({"transform_at": "draws"}, "none"),
     ],
 )
-@pytest.mark.parametrize("reads", [None, frozenset({"transform", "transform_at"})], ids=["all", "two"])
-def test_statistics_of_raw_features_are_wanted_where_draws_are_transformed(reads, options, wanted):
-    row = Calibrator(none_fits, reads=reads)
-    assert str(row.transform_of_statistics(CalibrationOptions(**options))) == wanted
+@pytest.mark.parametrize("cls", [Ccvr, CcvrConverged])
+def test_statistics_of_raw_features_are_wanted_where_draws_are_transformed(cls, options, wanted):
+    assert cls(**options).request() == Request("full", wanted)
 
 
 def test_a_method_that_draws_nothing_wants_statistics_of_transformed_features():
-    options = CalibrationOptions(transform="tukey:0.5", transform_at="draws")  # of the section, meant for others
-    assert str(CALIBRATORS["lda"].transform_of_statistics(options)) == "tukey:0.5"
+    method = parse_calibration("lda", {"transform": "tukey:0.5", "transform_at": "draws"}).method
+    assert method.request().transform == "tukey:0.5"
 
 
 def test_taps():
-    assert CALIBRATORS["kernel"].taps_of(CalibrationOptions()) == "auto"
-    assert CALIBRATORS["kernel"].taps_of(CalibrationOptions(taps="")) == ""
-    assert CALIBRATORS["lda"].taps_of(CalibrationOptions()) == ""
-    assert CALIBRATORS["lda"].taps_of(CalibrationOptions(taps="conv1+fc1")) == "conv1+fc1"
+    assert Kernel().request().taps == "auto"
+    assert Kernel(taps="").request().taps == ""
+    assert Lda().request().taps == ""
+    assert Lda(taps="conv1+fc1").request().taps == "conv1+fc1"

@@ -1,6 +1,7 @@
 """Re-training: gradient descent as one would write it down, the minimum itself, absent classes left alone."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,13 +9,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from ccvr.calibration.calibrator import Descent
 from ccvr.calibration.retrain import converge, retrain
-from ccvr.calibration.spec import CalibrationOptions
 from ccvr.core.errors import CalibrationError
 from ccvr.models.heads import Head, LinearHead, NormedHead
 
 C, D = 5, 3
-OPTIONS = CalibrationOptions(epochs=3, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
+OPTIONS = Descent(epochs=3, batch_size=8, lr=0.05, momentum=0.9, weight_decay=1e-3)
+solved = partial(converge, l2=1e-3, iterations=300)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -42,7 +44,7 @@ def samples(labels: list[int], n: int = 45) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(z), torch.from_numpy(y)
 
 
-def plain_sgd(head: Head, z: Tensor, y: Tensor, options: CalibrationOptions, seed: int) -> dict[str, np.ndarray]:
+def plain_sgd(head: Head, z: Tensor, y: Tensor, options: Descent, seed: int) -> dict[str, np.ndarray]:
     """The same in NumPy: softmax over the classes that are there, gradients by hand, momentum, weight decay."""
     x, labels, rng = z.numpy(), y.numpy(), seeded(seed)
     parameters = {name: tensor.detach().numpy().copy() for name, tensor in head.named_parameters()}
@@ -116,7 +118,7 @@ def test_the_seed_decides_the_order_and_nothing_else_does():
 
 def test_a_long_training_reaches_the_minimum():
     z, y = samples(list(range(C)), n=300)
-    options = CalibrationOptions(epochs=200, batch_size=300, lr=0.3, weight_decay=0)
+    options = Descent(epochs=200, batch_size=300, lr=0.3, weight_decay=0)
     head = retrain(linear(), z, y, options, rng=seeded())
     loss = torch.nn.functional.cross_entropy(head(z), y)
     gradients = torch.autograd.grad(loss, list(head.parameters()))
@@ -133,7 +135,7 @@ def test_nothing_to_train_on_is_refused():
 def test_divergence_is_an_error_and_not_a_head():
     head = LinearHead(torch.zeros(2, 3), torch.zeros(2))
     features, labels = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
-    options = CalibrationOptions(lr=1e10, batch_size=8)
+    options = Descent(lr=1e10, batch_size=8)
     with pytest.raises(
         CalibrationError,
         match=r"re-training diverged: the loss is .* features as large as [\d.]+\. Lower the option lr \(1e\+10\)",
@@ -161,7 +163,7 @@ def test_converging_equals_logistic_regression(labels, l2, bias):
     Rows of the classes that are there may lie anywhere together; those of the plain solution lie around zero.
     """
     z, y = samples(labels, n=300)
-    head = converge(linear() if bias else without_bias(), z, y, CalibrationOptions(l2=l2))
+    head = solved(linear() if bias else without_bias(), z, y, l2=l2)
     mean, std = (z.mean(0), z.std(0, correction=0)) if bias else (torch.zeros(z.shape[1]), torch.ones(z.shape[1]))
     s = (z - mean) / std
     x = np.column_stack([s, np.ones(len(z))]) if bias else s.numpy()
@@ -175,14 +177,14 @@ def test_converging_equals_logistic_regression(labels, l2, bias):
 def test_scale_and_offset_of_features_do_not_matter():
     z, y = samples(list(range(C)), n=300)
     moved = z * torch.logspace(-1, 4, z.shape[1], dtype=z.dtype) + 7
-    plain, other = (converge(linear(), t, y, CalibrationOptions()) for t in (z, moved))
+    plain, other = (solved(linear(), t, y) for t in (z, moved))
     centred = [head.score(t) - head.score(t).mean(1, keepdim=True) for head, t in ((plain, z), (other, moved))]
     torch.testing.assert_close(*centred, rtol=0, atol=0.05)
 
 
 def test_classes_that_are_there_stay_beside_those_that_are_frozen():
     z, y = samples([0, 2, 3], n=300)
-    before, after = linear(), converge(linear(), z, y, CalibrationOptions(l2=0.1))
+    before, after = linear(), solved(linear(), z, y, l2=0.1)
     there = torch.tensor([0, 2, 3])
     std = z.std(0, correction=0)
     torch.testing.assert_close(
@@ -194,8 +196,8 @@ def test_classes_that_are_there_stay_beside_those_that_are_frozen():
 @pytest.mark.parametrize(("make", "l2"), [(linear, 1e-3), (without_bias, 1e-3), (normed, 0.0)])
 def test_converging_in_float32_reaches_the_minimum_of_float64(make, l2):
     z, y = samples(list(range(C)), n=400)
-    exact = converge(make(), z, y, CalibrationOptions(l2=l2, iterations=2000))
-    found = converge(make().float(), z.float(), y, CalibrationOptions(l2=l2))
+    exact = solved(make(), z, y, l2=l2, iterations=2000)
+    found = solved(make().float(), z.float(), y, l2=l2)
     assert found.weight.dtype == torch.float32
     assert objective(found, z.float(), y, 0) == pytest.approx(objective(exact, z, y, 0), abs=1e-4)
 
@@ -203,13 +205,13 @@ def test_converging_in_float32_reaches_the_minimum_of_float64(make, l2):
 def test_the_penalty_does_not_wear_a_normed_head_away():
     """Its scores do not depend on how long its rows are, so a penalty could only shorten them for ever."""
     z, y = samples(list(range(C)), n=400)
-    free, bound = (converge(normed(), z, y, CalibrationOptions(l2=l2)) for l2 in (0.0, 0.1))
+    free, bound = (solved(normed(), z, y, l2=l2) for l2 in (0.0, 0.1))
     assert objective(bound, z, y, 0) == pytest.approx(objective(free, z, y, 0), abs=1e-5)
 
 
 def test_few_iterations_stop_early():
     z, y = samples(list(range(C)), n=400)
-    short, long = (converge(linear(), z, y, CalibrationOptions(iterations=n)) for n in (1, 300))
+    short, long = (solved(linear(), z, y, iterations=n) for n in (1, 300))
     assert objective(long, z, y, 1e-4) < objective(short, z, y, 1e-4) - 0.01
 
 
@@ -218,14 +220,14 @@ def test_the_minimum_is_the_same_from_anywhere_and_needs_no_seed():
     far = linear()
     with torch.no_grad():
         far.weight.mul_(-5)
-    near, far = (converge(head, z, y, CalibrationOptions(l2=1e-2)) for head in (linear(), far))
+    near, far = (solved(head, z, y, l2=1e-2) for head in (linear(), far))
     torch.testing.assert_close(near.weight, far.weight, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("make", [linear, without_bias, normed])
 def test_converging_keeps_the_row_of_a_class_without_features_to_the_bit(make):
     head, before = make(), make()
-    converge(head, *samples([0, 2, 3]), OPTIONS)
+    solved(head, *samples([0, 2, 3]))
     for (name, new), old in zip(head.named_parameters(), before.parameters(), strict=True):
         assert torch.equal(new[[1, 4]], old[[1, 4]]), name
         assert not torch.equal(new[[0, 2, 3]], old[[0, 2, 3]]), name
@@ -233,7 +235,7 @@ def test_converging_keeps_the_row_of_a_class_without_features_to_the_bit(make):
 
 def test_converging_on_nothing_is_refused():
     with pytest.raises(CalibrationError, match="there are no features to re-train a head on"):
-        converge(linear(), torch.empty(0, D), torch.empty(0, dtype=torch.int64), OPTIONS)
+        solved(linear(), torch.empty(0, D), torch.empty(0, dtype=torch.int64))
 
 
 # --- wherever it is called --------------------------------------------------------------------------------------------
@@ -241,7 +243,7 @@ def test_converging_on_nothing_is_refused():
 Step = Callable[[Head, Tensor, Tensor], Head]
 WAYS: dict[str, Step] = {
     "retrain": lambda head, z, y: retrain(head, z, y, OPTIONS, rng=seeded()),
-    "converge": lambda head, z, y: converge(head, z, y, OPTIONS),
+    "converge": solved,
 }
 
 

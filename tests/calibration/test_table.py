@@ -1,6 +1,6 @@
 """Every calibrator makes a new head of what it is given, and gives back what a biased head lost."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccvr.calibration.calibrate import usable
+from ccvr.calibration.calibrator import Calibrator, as_usable, fit_head
+from ccvr.calibration.oracles import Oracle, OraclePartial
 from ccvr.calibration.retrain import converge, retrain
 from ccvr.calibration.sampling import draw
-from ccvr.calibration.spec import CalibrationOptions
-from ccvr.calibration.table import CALIBRATORS, Calibrator, ccvr, ccvr_converged, oracle, oracle_partial
+from ccvr.calibration.table import CALIBRATORS
+from ccvr.calibration.virtual import Ccvr, CcvrConverged
 from ccvr.core.errors import CalibrationError
+from ccvr.core.methods import option_names
+from ccvr.core.seeds import derive_seed
 from ccvr.models.heads import Head, LinearHead, NormedHead, copy_head
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
@@ -25,11 +28,17 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
 
 C = 4
-FAST = CalibrationOptions(num_virtual=40, epochs=2, batch_size=16, lr=0.05, per_class=5, iterations=8)
+FAST = {"num_virtual": 40, "epochs": 2, "batch_size": 16, "lr": 0.05, "per_class": 5, "iterations": 8}
 TUKEY = FeatureTransform("tukey", 0.5)
 SIGNED = FeatureTransform("signed-tukey", 0.5)
-RETRAINED = [name for name, row in CALIBRATORS.items() if "start" in row.reads]
+RETRAINED = [name for name, cls in CALIBRATORS.items() if "start" in option_names(cls)]
 CLOSED = [name for name in CALIBRATORS if name not in RETRAINED]
+
+
+def make(name: str, base: dict[str, object] = FAST, /, **options: object) -> Calibrator:
+    """A method with these options, and with those of ``base`` that it has."""
+    cls = CALIBRATORS[name]
+    return cls(**{key: value for key, value in base.items() if key in option_names(cls)} | options)
 
 
 @dataclass(frozen=True)
@@ -38,10 +47,12 @@ class Federation:
 
     clients: list[tuple[Tensor, Tensor]]
 
-    def of(self, row: Calibrator, options: CalibrationOptions) -> ClassStatistics | tuple[Tensor, Tensor]:
-        if row.raw:
+    def of(self, method: Calibrator) -> ClassStatistics | tuple[Tensor, Tensor]:
+        if method.raw:
             return self.features()
-        return self.statistics(row.kind_of(options), row.transform_of_statistics(options))
+        if method.kinds == ("kernel",):
+            return self.of_random_features()
+        return self.statistics(method.request().kind, FeatureTransform.parse(method.request().transform))
 
     def statistics(self, kind: str = "full", transform: FeatureTransform = FeatureTransform()) -> ClassStatistics:  # noqa: B008
         if kind == "kernel":
@@ -103,26 +114,27 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def reads(names: list[str], variants: dict[str, dict[str, object]]) -> list[tuple[str, str]]:
-    """Each method with the variants whose options it reads."""
-    return [(name, key) for name in names for key, v in variants.items() if v.keys() <= CALIBRATORS[name].reads]
+def having(names: list[str], variants: dict[str, dict[str, object]]) -> list[tuple[str, str]]:
+    """Each method with the variants whose options it has."""
+    has = {name: set(option_names(CALIBRATORS[name])) for name in names}
+    return [(name, key) for name in names for key, variant in variants.items() if variant.keys() <= has[name]]
 
 
-@pytest.mark.parametrize(("name", "variant"), reads(RETRAINED, VARIANTS))
+@pytest.mark.parametrize(("name", "variant"), having(RETRAINED, VARIANTS))
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("case", CASES)
 def test_contract_of_every_method_that_retrains(name, case, kind, variant):
-    options, row = replace(FAST, **VARIANTS[variant]), CALIBRATORS[name]
-    given = CASES[case].of(row, options)
+    method = make(name, **VARIANTS[variant])
+    given = CASES[case].of(method)
     z, _ = CASES[case].features()
     head = HEADS[kind](z.shape[1])
     before = tensors(head)
-    found, again, other = (row.fit(head, given, options, rng=seeded(seed)) for seed in (1, 1, 2))
+    found, again, other = (method.fit(head, given, rng=seeded(seed)) for seed in (1, 1, 2))
     assert same(tensors(head), before), "the head that comes in is left as it is"
     assert head.transform == FeatureTransform()
     assert found is not head
     assert type(found) is type(head)
-    assert found.transform == FeatureTransform.parse(options.transform)
+    assert found.transform == FeatureTransform.parse(method.transform)
     assert {key: tensor.shape for key, tensor in tensors(found).items()} == {k: t.shape for k, t in before.items()}
     assert all(tensor.isfinite().all() and tensor.dtype == torch.float32 for tensor in tensors(found).values())
     assert same(tensors(found), tensors(again)), "the same seed, the same bits"
@@ -131,16 +143,16 @@ def test_contract_of_every_method_that_retrains(name, case, kind, variant):
     assert torch.equal(found(z), found.score(found.transform(z))), "inference applies the transform"
 
 
-@pytest.mark.parametrize(("name", "variant"), reads(CLOSED, VARIANTS))
+@pytest.mark.parametrize(("name", "variant"), having(CLOSED, VARIANTS))
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("case", CASES)
 def test_contract_of_every_closed_form(name, case, kind, variant):
-    options, row = replace(FAST, **VARIANTS[variant]), CALIBRATORS[name]
-    given = CASES[case].of(row, options)
+    method = make(name, **VARIANTS[variant])
+    given = CASES[case].of(method)
     z, _ = CASES[case].features()
     head = HEADS[kind](z.shape[1])
     before, sums = tensors(head), given.copy()
-    found, again = (row.fit(head, given, options, rng=seeded(seed)) for seed in (1, 2))
+    found, again = (method.fit(head, given, rng=seeded(seed)) for seed in (1, 2))
     assert same(tensors(head), before), "the head that comes in is left as it is"
     assert torch.equal(given.total, sums.total), "so are the statistics"
     assert torch.equal(given.second, sums.second)
@@ -151,7 +163,7 @@ def test_contract_of_every_closed_form(name, case, kind, variant):
     if name == "kernel":
         assert isinstance(found.transform, RandomFeatures)
     else:
-        assert found.transform == FeatureTransform.parse(options.transform)
+        assert found.transform == FeatureTransform.parse(method.transform)
     scores = found(z)
     assert scores.isfinite().all()
     assert torch.equal(scores, found.score(found.transform(z))), "inference applies the transform"
@@ -162,15 +174,15 @@ def test_contract_of_every_closed_form(name, case, kind, variant):
 @pytest.mark.parametrize("case", CASES)
 def test_weights_of_closed_forms_lie_by_row(name, case):
     """Files and L-BFGS take no others; the pseudo-inverse of a singular matrix must not turn them."""
-    row, options = CALIBRATORS[name], replace(FAST, ridge=0.0)
-    found = row.fit(HEADS["linear"](6), CASES[case].of(row, options), options, rng=seeded())
+    method = make(name, {"ridge": 0.0})
+    found = method.fit(HEADS["linear"](6), CASES[case].of(method), rng=seeded())
     assert found.weight.is_contiguous()
 
 
 @pytest.mark.parametrize("name", RETRAINED)
 def test_retraining_keeps_the_row_of_a_class_that_nobody_has(name):
-    head, row = HEADS["linear"](6), CALIBRATORS[name]
-    found = row.fit(head, CASES["class 1 absent"].of(row, FAST), FAST, rng=seeded())
+    head, method = HEADS["linear"](6), make(name)
+    found = method.fit(head, CASES["class 1 absent"].of(method), rng=seeded())
     assert torch.equal(found.weight[1], head.weight[1])
     assert found.bias[1] == head.bias[1]
     assert not torch.equal(found.weight[0], head.weight[0])
@@ -178,8 +190,8 @@ def test_retraining_keeps_the_row_of_a_class_that_nobody_has(name):
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_closed_forms_never_predict_a_class_that_nobody_has(name):
-    row = CALIBRATORS[name]
-    found = row.fit(HEADS["linear"](6), CASES["class 1 absent"].of(row, FAST), FAST, rng=seeded())
+    method = make(name)
+    found = method.fit(HEADS["linear"](6), CASES["class 1 absent"].of(method), rng=seeded())
     z = 1e4 * torch.randn(2000, 6, generator=seeded(3))  # far out, where a row of its own would win somewhere
     labels = found(z).argmax(1).unique().tolist()
     assert 1 not in labels
@@ -188,17 +200,17 @@ def test_closed_forms_never_predict_a_class_that_nobody_has(name):
 
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_a_federation_without_samples_is_refused(name):
-    row, nothing = CALIBRATORS[name], (torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
+    method, nothing = make(name), (torch.empty(0, 6), torch.empty(0, dtype=torch.int64))
     given = nothing
     if name == "kernel":  # whose projection some clients made before all withheld what they have
         known = CASES["all classes"].of_random_features()
         given = ClassStatistics.zeros(
             C, known.num_features, kind="kernel", source=known.source, projection=known.projection
         )
-    elif not row.raw:
-        given = ClassStatistics.zeros(C, 6, kind=row.kinds[0])
+    elif not method.raw:
+        given = ClassStatistics.zeros(C, 6, kind=method.kinds[0])
     with pytest.raises(CalibrationError) as refused:
-        row.fit(HEADS["linear"](6), given, FAST, rng=seeded())
+        method.fit(HEADS["linear"](6), given, rng=seeded())
     assert "no samples" in str(refused.value) or "no features" in str(refused.value)
 
 
@@ -209,9 +221,9 @@ def test_a_start_from_zero_forgets_the_trained_weights(name, kind):
     one, two = HEADS[kind](6), HEADS[kind](6)
     with torch.no_grad():
         two.weight.mul_(-3)
-    options, row = replace(FAST, start="zero"), CALIBRATORS[name]
-    given = CASES["all classes"].of(row, options)
-    heads = [row.fit(head, given, options, rng=seeded()) for head in (one, two)]
+    method = make(name, {**FAST, "start": "zero"})
+    given = CASES["all classes"].of(method)
+    heads = [method.fit(head, given, rng=seeded()) for head in (one, two)]
     assert same(*map(tensors, heads))
 
 
@@ -219,52 +231,64 @@ def test_a_start_from_zero_forgets_the_trained_weights(name, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if not row.raw])
+@pytest.mark.parametrize("name", [name for name, cls in CALIBRATORS.items() if not cls.raw])
 def test_every_method_takes_a_kind_or_says_which_it_needs(name, kind):
-    row, statistics = CALIBRATORS[name], CASES["all classes"].statistics(kind)
+    method, statistics = make(name), CASES["all classes"].statistics(kind)
     head = HEADS["linear"](6)
-    if kind in row.kinds or (kind == "full" and "pooled" in row.kinds):
-        found = row.fit(head, usable(statistics, row, name, FAST), FAST, rng=seeded())
+    if kind in method.kinds or (kind == "full" and "pooled" in method.kinds):
+        found = fit_head(method, head, statistics, seed=0)
         z, y = CASES["all classes"].features()
         assert (found(z).argmax(1) == y).float().mean() > 0.7, "it learned"
     else:
-        with pytest.raises(CalibrationError) as refused:
-            usable(statistics, row, name, FAST)
-        needed = " or ".join(row.kinds)
-        expected = f"{name} needs {needed} statistics; these are {kind}. Collect with that kind."
-        assert str(refused.value) == expected
+        needed = " or ".join(method.kinds)
+        expected = f"{type(method).__name__} needs {needed} statistics; these are {kind}. Collect with that kind."
+        for refuse in (lambda: as_usable(method, statistics), lambda: fit_head(method, head, statistics, seed=0)):
+            with pytest.raises(CalibrationError) as refused:
+                refuse()
+            assert str(refused.value) == expected
+
+
+def test_statistics_are_used_as_the_kind_that_was_asked_for():
+    full = CASES["all classes"].statistics("full")
+    assert as_usable(make("ccvr"), full) is full
+    assert as_usable(make("ccvr", kind="full"), full) is full
+    assert as_usable(make("ccvr", kind="pooled"), full).kind == "pooled"
+    assert as_usable(make("lda"), full) is full, "it can use them as they are"
+    pooled, asked = (
+        fit_head(make("ccvr", **options), HEADS["linear"](6), given, seed=0)
+        for options, given in (({}, full.as_kind("pooled")), ({"kind": "pooled"}, full))
+    )
+    assert same(tensors(pooled), tensors(asked))
+
+
+@pytest.mark.parametrize("name", RETRAINED)
+def test_the_seed_of_a_method_goes_before_that_of_the_run(name):
+    given, head = CASES["all classes"].of(make(name)), HEADS["linear"](6)
+    run, own, other = (
+        tensors(fit_head(make(name, seed=own), head, given, seed=seed)) for own, seed in ((None, 3), (3, 8), (4, 3))
+    )
+    assert same(run, own)
+    assert not same(run, other)
+    direct = make(name).fit(head, given, rng=seeded(derive_seed(3, "calibration")))
+    assert same(run, tensors(direct))
 
 
 @pytest.mark.parametrize("name", ["lda", "ridge", "cof"])
 def test_pooled_and_full_statistics_give_the_same_closed_form(name):
     """Up to the order of summation."""
     full, pooled = (
-        CALIBRATORS[name].fit(HEADS["linear"](6), CASES["all classes"].statistics(kind), FAST, rng=seeded())
+        make(name).fit(HEADS["linear"](6), CASES["all classes"].statistics(kind), rng=seeded())
         for kind in ("full", "pooled")
     )
     torch.testing.assert_close(full.weight, pooled.weight, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(full.bias, pooled.bias, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, row in CALIBRATORS.items() if "kind" in row.reads])
-@pytest.mark.parametrize("transform", ["none", "tukey:0.5"])
-def test_statistics_of_other_features_are_refused(name, transform):
-    wanted = "tukey:0.5" if transform == "none" else "none"
-    row, options = CALIBRATORS[name], replace(FAST, transform=wanted)
-    statistics = CASES["all classes"].statistics(row.kinds[0], FeatureTransform.parse(transform))
-    with pytest.raises(CalibrationError) as refused:
-        usable(statistics, row, name, options)
-    assert str(refused.value) == (
-        f'{name} asks for statistics of "{wanted}" features; these are of "{transform}" ones. '
-        f'Collect with transform="{wanted}".'
-    )
-
-
 @pytest.mark.parametrize("name", RETRAINED)
 def test_retraining_needs_features_as_wide_as_the_head(name):
-    row = CALIBRATORS[name]
+    method = make(name)
     with pytest.raises(CalibrationError) as refused:
-        row.fit(HEADS["linear"](5), CASES["all classes"].of(row, FAST), FAST, rng=seeded())
+        method.fit(HEADS["linear"](5), CASES["all classes"].of(method), rng=seeded())
     assert str(refused.value) == (
         "re-training starts from a head of 5 features; these statistics have 6. With taps use lda, ridge or kernel."
     )
@@ -285,28 +309,32 @@ def test_retraining_needs_features_as_wide_as_the_head(name):
     ids=["T0", "T0 at draws", "T1", "T2", "T2 signed"],
 )
 def test_ccvr_is_statistics_then_draws_then_retraining(options, asked, after):
-    options, head, rng = replace(FAST, **options), HEADS["linear"](6), seeded(3)
-    assert str(CALIBRATORS["ccvr"].transform_of_statistics(options)) == asked
-    given = federation().of(CALIBRATORS["ccvr"], options)
+    ccvr, converged = make("ccvr", **options), make("ccvr-converged", **options)
+    assert isinstance(ccvr, Ccvr)
+    assert isinstance(converged, CcvrConverged)
+    head, rng = HEADS["linear"](6), seeded(3)
+    assert ccvr.request().transform == converged.request().transform == asked
+    given = federation().of(ccvr)
     z, y = federation().features()
-    plain, numbers = statistics_of(FeatureTransform.parse(asked)(z), y, C), [options.num_virtual] * C
+    plain, numbers = statistics_of(FeatureTransform.parse(asked)(z), y, C), [ccvr.num_virtual] * C
     matched, labels = draw(plain, numbers, rng=seeded(3), matched=True)
-    solved = converge(copy_head(head), after(matched), labels, options)
+    solved = converge(copy_head(head), after(matched), labels, l2=converged.l2, iterations=converged.iterations)
     virtual, _ = draw(plain, numbers, rng=rng)
-    expected = retrain(copy_head(head), after(virtual), labels, options, rng=rng)
+    expected = retrain(copy_head(head), after(virtual), labels, ccvr, rng=rng)
     for name, tensor in tensors(expected).items():
-        found = tensors(ccvr(head, given, options, rng=seeded(3)))
+        found = tensors(ccvr.fit(head, given, rng=seeded(3)))
         torch.testing.assert_close(found[name], tensor, rtol=1e-5, atol=1e-6)
     for name, tensor in tensors(solved).items():
-        found = tensors(ccvr_converged(head, given, options, rng=seeded(3)))
+        found = tensors(converged.fit(head, given, rng=seeded(3)))
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3)
 
 
 def test_the_oracle_retrains_on_every_transformed_feature():
-    options, head = replace(FAST, transform="tukey:0.5"), HEADS["linear"](6)
+    method, head = make("oracle", transform="tukey:0.5"), HEADS["linear"](6)
+    assert isinstance(method, Oracle)
     z, y = federation().features()
-    expected = retrain(copy_head(head), z.clamp(min=0).sqrt(), y, options, rng=seeded(3))
-    assert same(tensors(oracle(head, (z, y), options, rng=seeded(3))), tensors(expected))
+    expected = retrain(copy_head(head), z.clamp(min=0).sqrt(), y, method, rng=seeded(3))
+    assert same(tensors(method.fit(head, (z, y), rng=seeded(3))), tensors(expected))
 
 
 @given(st.lists(st.integers(0, 9), min_size=C, max_size=C), st.integers(1, 8), st.integers(0, 99))
@@ -317,9 +345,9 @@ def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, pe
     if max(counts) < per_class:
         return  # refused, see below
     y = y[torch.randperm(len(y), generator=seeded(seed))]
-    options = CalibrationOptions(per_class=per_class, epochs=1, weight_decay=0, start="zero", lr=1)
+    method = OraclePartial(per_class=per_class, epochs=1, weight_decay=0, start="zero", lr=1)
     labels = y.unique()
-    head = oracle_partial(HEADS["linear"](len(y)), (torch.eye(len(y)), y), options, rng=seeded(seed))
+    head = method.fit(HEADS["linear"](len(y)), (torch.eye(len(y)), y), rng=seeded(seed))
     used = head.weight.detach().abs().amax(0) > 0
     if len(labels) == 1:
         return  # one class alone is certain from the start: nothing moves
@@ -328,9 +356,9 @@ def test_oracle_partial_uses_exactly_per_class_features_of_each_class(counts, pe
 
 def test_oracle_partial_is_refused_where_it_would_be_the_oracle_under_another_name():
     features = torch.eye(6), torch.tensor([0, 0, 0, 1, 1, 2])
-    assert oracle_partial(HEADS["linear"](6), features, replace(FAST, per_class=3), rng=seeded(0))
+    assert make("oracle-partial", per_class=3).fit(HEADS["linear"](6), features, rng=seeded(0))
     with pytest.raises(CalibrationError) as refused:
-        oracle_partial(HEADS["linear"](6), features, replace(FAST, per_class=4), rng=seeded(0))
+        make("oracle-partial", per_class=4).fit(HEADS["linear"](6), features, rng=seeded(0))
     assert str(refused.value) == (
         "per_class is 4, and no class has more than 3 samples. Give fewer, or use oracle, which takes all."
     )
@@ -338,8 +366,8 @@ def test_oracle_partial_is_refused_where_it_would_be_the_oracle_under_another_na
 
 def test_oracle_partial_draws_other_samples_for_another_seed():
     y = torch.arange(C).repeat_interleave(50)
-    options = CalibrationOptions(per_class=10, epochs=1, weight_decay=0, start="zero", lr=1)
-    heads = [oracle_partial(HEADS["linear"](200), (torch.eye(200), y), options, rng=seeded(seed)) for seed in range(40)]
+    method = OraclePartial(per_class=10, epochs=1, weight_decay=0, start="zero", lr=1)
+    heads = [method.fit(HEADS["linear"](200), (torch.eye(200), y), rng=seeded(seed)) for seed in range(40)]
     used = torch.stack([head.weight.detach().abs().amax(0) > 0 for head in heads]).sum(0)
     assert used.min() >= 1, "all samples have their turn: each is left out 40 times with probability 0.8⁴⁰ = 0.0001"
     assert used.max() < 40
@@ -392,8 +420,8 @@ def test_a_biased_head_recovers_to_nearly_the_best_possible(name):
 
     best = accuracy(test_z @ weight.T + bias)
     before = score(biased)
-    options, row = CalibrationOptions(num_virtual=1000, epochs=20, lr=0.02, per_class=800), CALIBRATORS[name]
-    given = clients.of_random_features(400) if name == "kernel" else clients.of(row, options)
-    after = score(row.fit(biased, given, options, rng=seeded()))
+    method = make(name, {"num_virtual": 1000, "epochs": 20, "lr": 0.02, "per_class": 800})
+    given = clients.of_random_features(400) if name == "kernel" else clients.of(method)
+    after = score(method.fit(biased, given, rng=seeded()))
     assert before < best - 15, "the case is a hard one"
     assert best - SHORT.get(name, 1.0) < after < best + 0.5

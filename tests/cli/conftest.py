@@ -23,7 +23,7 @@ TINY = Spec(
     workers=1,
     partition=PartitionSpec(num_clients=3, alpha=0.5),
     training=TrainingSpec(rounds=1, local_epochs=1),
-    calibration=CalibrationSpec(methods=("ccvr", "oracle,epochs=1"), num_virtual=20, epochs=2),
+    calibration=CalibrationSpec(methods=("ccvr,num_virtual=20,epochs=2", "oracle,epochs=1")),
 )
 
 

@@ -32,7 +32,7 @@ OPTIONS = {
         *("--list", "--claims", "--record", "--cells", "--seeds", "--scale", "--budget", "--no-train", "--format"),
         *("--figures", "--out", "--results", "--data.root", "--workers", "--quiet"),
     ],
-    "tune": ["PRESET", "--training.mu", "--out", "--dry-run", "--quiet"],
+    "tune": ["PRESET", "--training.algorithm", "--out", "--dry-run", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
 }

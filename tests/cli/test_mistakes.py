@@ -42,7 +42,7 @@ MISTAKES = {
         "ccvr run cifar10-a0.1-fedavg [OPTIONS]."
     ),
     "run --out x --calibration.methods ccvr,epochs=3,epochs=4": (
-        'SpecError: calibration "ccvr,epochs=3,epochs=4" gives epochs twice. Leave one out.'
+        'SpecError: ccvr gives the option "epochs" twice. Leave one out.'
     ),
     "run --out x --calibration.methods ccvr,label=..": (
         'SpecError: calibration label ".." is not usable; use at most 100 letters, digits and . _ + -, '
@@ -70,6 +70,10 @@ MISTAKES = {
     "run --out x --training.algorithm fedavgg": (
         'UnknownName: no algorithm "fedavgg". Did you mean "fedavg"? Known: fedavg, fedavgm, fedprox, moon.'
     ),
+    "run --out x --training.algorithm fedprox,mju=1": (
+        'SpecError: fedprox has no option "mju". Did you mean "mu"? Known: mu.'
+    ),
+    "run --out x --training.algorithm fedavg,mu=1": 'SpecError: fedavg has no option "mu". It has none.',
     "run --out x --calibration.methods ccrv": (
         'UnknownName: no calibrator "ccrv". Did you mean "ccvr"? Known: ccvr, ccvr-converged, cof, cof-means, '
         "kernel, lda, ncm, oracle, oracle-partial, ridge."
@@ -84,8 +88,7 @@ MISTAKES = {
         "transform."
     ),
     "run --out x --calibration.methods ncm,kind=kernel": (
-        'SpecError: calibration.kind is "kernel", which this method cannot use. It can use: means, diagonal, pooled, '
-        "full."
+        'SpecError: kind is "kernel", which this method cannot use. It can use: means, diagonal, pooled, full.'
     ),
     "run --out x --calibration.methods lda,shrinkage=ledoit": (
         'SpecError: no shrinkage "ledoit". Known: fixed, none, oas, pooled.'
@@ -94,7 +97,7 @@ MISTAKES = {
         'SpecError: calibration.deploy is "select", but no client holds out samples. Set data.validation, for example '
         "0.15."
     ),
-    "run --out x --calibration.methods ccvr,seed=five": 'SpecError: calibration.seed is "five"; give a whole number.',
+    "run --out x --calibration.methods ccvr,seed=five": 'SpecError: ccvr: seed is "five"; give a whole number.',
     "run --out x --data.name digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',
     "run --out x --model.name resnet": ('UnknownName: no model "resnet". Known: digits-cnn, mobilenet-v2, simple-cnn.'),
     "run --out x --model.name simple-cnn": (
@@ -148,17 +151,17 @@ MISTAKES = {
     "reproduce --claims --cells cifar10-*": (
         "UsageError: --cells chooses among the cells of tables and figures. Give ids, too."
     ),
-    "tune": "UsageError: no preset. Give one first: ccvr tune cifar10-a0.1-fedprox --training.mu 0.001 0.01",
-    "tune nope --training.mu 1 2": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
+    "tune": "UsageError: no preset. Give one first: ccvr tune cifar10-a0.1-fedavg --training.lr 0.01 0.1",
+    "tune nope --training.lr 1 2": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
     "tune digits-a0.1-fedavg": (
-        "SpecError: nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1"
+        "SpecError: nothing to choose from. Give a field several values: --training.lr 0.001 0.01 0.1"
     ),
-    "tune digits-a0.1-fedavg --training.mu": (
-        "SpecError: training.mu has no value. Give one to fix it, several to choose from."
+    "tune digits-a0.1-fedavg --training.lr": (
+        "SpecError: training.lr has no value. Give one to fix it, several to choose from."
     ),
     "tune digits-a0.1-fedavg --training.rounds 1 many": ('SpecError: training.rounds is "many"; give a whole number.'),
     "tune digits-a0.1-fedavg --training.lr 0.1 0.1": (
-        "SpecError: nothing to choose from. Give a field several values: --training.mu 0.001 0.01 0.1"
+        "SpecError: nothing to choose from. Give a field several values: --training.lr 0.001 0.01 0.1"
     ),
     "tune digits-a0.1-fedavg --training.lr 0.1 --training.lr 0.2": (
         "UsageError: --training.lr is given twice. Give all its values at once."
@@ -176,8 +179,8 @@ MISTAKES = {
     "tune digits-a0.1-fedavg --data.validation 0.1 0.2": (
         "SpecError: data.validation is what tuning sets: 0.15, then 0 for the last training. Leave it out."
     ),
-    "tune digits-a0.1-fedavg --calibration.num-virtual 50 100": (
-        "SpecError: calibration.num_virtual needs no training. Run `ccvr run --data.validation 0.15`, then "
+    "tune digits-a0.1-fedavg --calibration.methods ccvr,num_virtual=50 ccvr,num_virtual=100": (
+        "SpecError: calibration.methods needs no training. Run `ccvr run --data.validation 0.15`, then "
         "`ccvr calibrate RUN --method … --deploy select`."
     ),
     "tune digits-a0.1-fedavg --training 1 2": (
@@ -253,8 +256,9 @@ def test_data_that_is_not_there(ccvr: Command, tmp_path: Path) -> None:
 
 
 USERS = """
+from dataclasses import dataclass
 from torch import nn
-from ccvr.calibration.table import Calibrator
+from ccvr.calibration.calibrator import Calibrator
 class Network(nn.Module):
     def __init__(self, image_shape, num_classes):
         super().__init__()
@@ -263,9 +267,10 @@ class Network(nn.Module):
         if self.training:
             raise ValueError("not today")
         return self.head(x.flatten(1))
-def fails(head, evidence, options, *, rng):
-    return 1 / 0
-calibrator = Calibrator(fails)
+@dataclass(frozen=True, kw_only=True)
+class Fails(Calibrator):
+    def fit(self, head, statistics, *, rng):
+        return 1 / 0
 """
 
 
@@ -274,11 +279,11 @@ calibrator = Calibrator(fails)
     [
         (
             ["--model.name", "theirs:Network"],
-            "TrainingError: client 2 failed in round 1 (ValueError in {}:10: not today). The run can be resumed.",
+            "TrainingError: client 2 failed in round 1 (ValueError in {}:11: not today). The run can be resumed.",
         ),
         (
-            ["--calibration.methods", "theirs:calibrator"],
-            "ZeroDivisionError in {}:13: division by zero. CCVR_TRACEBACK=1 shows the way there.",
+            ["--calibration.methods", "theirs:Fails"],
+            "ZeroDivisionError in {}:16: division by zero. CCVR_TRACEBACK=1 shows the way there.",
         ),
     ],
 )

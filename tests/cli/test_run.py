@@ -15,8 +15,8 @@ from ccvr.experiment.spec import Spec, from_toml, read_spec, to_toml
 from tests.cli.conftest import SCRIPT, TINY, Command, Launch
 
 SMALL = ["--workers", "1", "--training.rounds", "1", "--training.local-epochs", "1", "--data.validation", "0.8"]
-SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--calibration.methods", "ccvr"]
-SMALL += ["--calibration.num-virtual", "5", "--calibration.epochs", "1", "--no-report"]
+SMALL += ["--partition.num-clients", "3", "--partition.alpha", "0.5", "--no-report"]
+SMALL += ["--calibration.methods", "ccvr,num_virtual=5,epochs=1"]
 
 
 class TestDryRun:
@@ -45,12 +45,20 @@ class TestDryRun:
         assert from_toml(out) == dataclasses.replace(read_spec(tmp_path / "my.toml"), seed=7)
 
     def test_every_option_reaches_the_spec(self, ccvr: Command) -> None:
-        argv = ["--data.augment", "True", "--data.root", "a/b", "--calibration.seed", "4", "--training.clsnorm"]
+        argv = [
+            "--data.augment",
+            "True",
+            "--data.root",
+            "a/b",
+            "--training.algorithm",
+            "moon,mu=4",
+            "--training.clsnorm",
+        ]
         argv += ["--calibration.methods", "ccvr,label=a,seed=5", "oracle", "--partition.alpha", "2"]
         spec = from_toml(ccvr("run", *argv, "--dry-run", "--threads", "1").out)
         assert spec.data.augment is True
         assert spec.data.root == Path("a/b")
-        assert spec.calibration.seed == 4
+        assert spec.training.algorithm == "moon,mu=4"
         assert spec.calibration.methods == ("ccvr,label=a,seed=5", "oracle")
         assert spec.training.clsnorm is True
         assert spec.partition.alpha == 2.0

@@ -13,8 +13,8 @@ SMALL = ("--training.rounds", "1", "--training.local-epochs", "1", "--workers", 
 
 
 def test_fields_are_told_from_options() -> None:
-    fields, own = split(["--training.mu", "0.1", "-1", "--out", "x", "--seed=3", "--data.augment", "True", "--quiet"])
-    assert fields == {"training.mu": ["0.1", "-1"], "seed": ["3"], "data.augment": ["True"]}
+    fields, own = split(["--training.lr", "0.1", "-1", "--out", "x", "--seed=3", "--data.augment", "True", "--quiet"])
+    assert fields == {"training.lr": ["0.1", "-1"], "seed": ["3"], "data.augment": ["True"]}
     assert own == ["--out", "x", "--quiet"]
 
 
@@ -71,4 +71,4 @@ def test_a_head_that_is_selected_by_what_is_held_out_cannot_be_the_last(ccvr: Co
 def test_help_wherever_it_is_asked_for(words: list[str], ccvr: Command) -> None:
     code, out, _ = ccvr("tune", *words)
     assert code == 0
-    assert "--training.mu 0.001 0.01 0.1" in out
+    assert "--training.algorithm fedprox,mu=0.001 fedprox,mu=0.01" in " ".join(out.split())

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, hint_of, names_of, parse, plain, with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, to_toml
+from ccvr.training.algorithms import find_algorithm
+from ccvr.training.spec import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -152,12 +153,12 @@ def test_a_text_that_is_no_value(hint: Any, text: str, message: str) -> None:
 unit = st.floats(0, 1, exclude_max=True)
 positive = st.floats(1e-9, 1e9)
 specs = st.builds(
-    lambda seed, device, name, root, validation, augment, num_clients, training, methods, options: replace(
+    lambda seed, device, name, root, validation, augment, num_clients, training, methods, deploy: replace(
         Spec(seed=seed, device=device),
         data=replace(Spec().data, name=name, root=root, validation=validation, augment=augment),
         partition=replace(Spec().partition, num_clients=num_clients),
         training=replace(Spec().training, **training),
-        calibration=replace(Spec().calibration, methods=methods, **options),
+        calibration=replace(Spec().calibration, methods=methods, deploy=deploy),
     ),
     st.integers(-(2**63), 2**63 - 1),
     st.sampled_from(["cpu", "cuda"]),
@@ -170,15 +171,13 @@ specs = st.builds(
         {
             "lr": positive,
             "momentum": unit,
-            "mu": st.none() | positive,
+            "algorithm": st.text() | positive.map("fedprox,mu={}".format),
             "clsnorm": st.booleans(),
             "buffers": st.sampled_from(["average", "largest"]),
         }
     ),
     st.lists(st.text()).map(tuple),
-    st.fixed_dictionaries(
-        {"seed": st.none() | st.integers(0, 2**63 - 1), "start": st.sampled_from(["trained", "zero"])}
-    ),
+    st.text(),
 )
 
 
@@ -219,10 +218,12 @@ def test_a_spec_that_is_no_toml() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_no_field_is_infinite(value):
-    with pytest.raises(SpecError, match=r"^calibration\.weight_decay is .*; give a finite number\.$|at least 0"):
-        Spec(calibration=CalibrationSpec(weight_decay=value))
+    with pytest.raises(SpecError, match=r"^training\.weight_decay is .*; give a finite number\.$|at least 0"):
+        Spec(training=TrainingSpec(weight_decay=value))
     with pytest.raises(SpecError, match=r"give a finite number|at least 0|above 0"):
-        parse_calibration(f"ccvr,lr={value}", CalibrationSpec())
+        parse_calibration(f"ccvr,lr={value}")
+    with pytest.raises(SpecError, match=r"give a finite number|at least 0"):
+        find_algorithm(f"fedprox,mu={value}")
 
 
 # --- fields by their dotted names -------------------------------------------------------------------------------------

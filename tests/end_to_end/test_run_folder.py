@@ -1,6 +1,7 @@
 """What a run leaves behind, and that it can be used."""
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,7 +14,6 @@ from safetensors.torch import load_file
 
 import ccvr
 from ccvr.calibration.methods import parse_calibration
-from ccvr.calibration.spec import Calibration, CalibrationOptions
 from ccvr.core.errors import ModelError, RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
@@ -152,7 +152,7 @@ def test_an_existing_run_is_not_overwritten_unless_asked(copy):
 
 
 def test_more_calibrations_of_a_finished_run(copy):
-    more = [Calibration("ccvr", f"m{number}", CalibrationOptions(num_virtual=number, seed=7)) for number in (5, 20)]
+    more = [parse_calibration(f"ccvr,num_virtual={number},seed=7,label=m{number}") for number in (5, 20)]
     *_, last = calibrate_again(RunFolder(copy), more, chosen="m20")
     assert list(last.results["accuracy"]) == [*LABELS, "m5", "m20"]
     assert last.results["deployed"] == "m20"
@@ -206,20 +206,20 @@ def test_a_lost_last_checkpoint_is_not_replaced_by_an_older_one(copy):
     RunFolder(copy).checkpoint(4).unlink()
     before = (copy / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match=r"has lost the checkpoint of its last round, 4\."):
-        list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions())]))
+        list(calibrate_again(RunFolder(copy), [parse_calibration("ccvr,label=new")]))
     assert (copy / "model.safetensors").read_bytes() == before
 
 
 def test_what_is_deployed_stays_deployed(copy):
     *_, last = calibrate_again(RunFolder(copy), [], chosen="t1")
-    more = [Calibration("ccvr", "more", CalibrationOptions(num_virtual=5))]
+    more = [parse_calibration("ccvr,num_virtual=5,label=more")]
     *_, last = calibrate_again(RunFolder(copy), more)
     assert last.results["deployed"] == "t1"
     assert str(ccvr.load(copy).head.transform) == "tukey:0.5"
 
 
 def test_other_seeds_draw_other_features(copy):
-    rows = [Calibration("ccvr", f"s{seed}", CalibrationOptions(num_virtual=5, seed=seed)) for seed in (1, 2)]
+    rows = [parse_calibration(f"ccvr,num_virtual=5,seed={seed},label=s{seed}") for seed in (1, 2)]
     list(calibrate_again(RunFolder(copy), rows))
     first, second = (ccvr.load(copy, head=label).head.weight for label in ("s1", "s2"))
     assert not torch.equal(first, second)
@@ -229,7 +229,7 @@ def test_damaged_statistics_are_collected_again(copy):
     path = copy / "statistics" / "full.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:100])
-    list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+    list(calibrate_again(RunFolder(copy), [parse_calibration("ccvr,num_virtual=5,label=new")]))
     assert path.read_bytes() == whole
 
 
@@ -270,14 +270,14 @@ def test_a_resumed_run_keeps_its_settings(copy, change, field):
 
 def test_calibration_and_the_place_of_the_data_may_change_before_a_resume(copy):
     (copy / "results.json").unlink()
-    spec = replace(TINY, calibration=replace(TINY.calibration, methods=("ccvr,label=other",)))
+    spec = replace(TINY, calibration=replace(TINY.calibration, methods=("ccvr,num_virtual=50,label=other",)))
     (copy / "spec.toml").write_text(to_toml(replace(spec, data=replace(spec.data, root=copy))))
     *_, last = resume(RunFolder(copy))
     assert last.results["accuracy"].keys() == {"uncalibrated", "other"}
 
 
 def test_a_stopped_calibration_keeps_what_it_finished(copy):
-    rows = [Calibration("ccvr", f"s{seed}", CalibrationOptions(num_virtual=5, seed=seed)) for seed in (1, 2)]
+    rows = [parse_calibration(f"ccvr,num_virtual=5,seed={seed},label=s{seed}") for seed in (1, 2)]
     events = calibrate_again(RunFolder(copy), rows)
     next(events)
     events.close()
@@ -364,7 +364,7 @@ PAST_THE_LAST = ("ridge,taps=auto,label=ridge-taps", "lda,taps=layer1+layer2", "
 
 
 def test_heads_that_read_several_layers_are_kept_loaded_and_deployed(copy):
-    calibrations = [parse_calibration(text, CalibrationOptions()) for text in PAST_THE_LAST]
+    calibrations = [parse_calibration(text) for text in PAST_THE_LAST]
     *_, last = calibrate_again(RunFolder(copy), calibrations, chosen="kernel")
     test = load_data("digits").test
     for label in ("ridge-taps", "lda", "kernel", "ncm", "uncalibrated"):
@@ -379,7 +379,7 @@ def test_heads_that_read_several_layers_are_kept_loaded_and_deployed(copy):
 
 
 def test_select_deploys_what_wins_on_the_held_out_parts(tmp_path):
-    methods = ("ccvr", "ccvr,lr=1,num_virtual=1,label=few", "oracle,epochs=1")
+    methods = ("ccvr,num_virtual=50", "ccvr,lr=1,num_virtual=1,label=few", "oracle,epochs=1")
     results = run(
         replace(TINY, calibration=replace(TINY.calibration, methods=methods, deploy="select")), tmp_path / "run"
     )
@@ -394,15 +394,30 @@ def test_select_deploys_what_wins_on_the_held_out_parts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [('algorithm = "moon"', 'algorithm = "moon"\nmu = 5.0'), ("[data]", "[data]\naugment = true")]
+    ("change", "field"),
+    [
+        (('algorithm = "moon"', 'algorithm = "moon,mu=5"'), "training.algorithm = 'moon'"),
+        (('algorithm = "moon"', 'algorithm = "moon"\nmu = 5.0'), "training.algorithm = 'moon'"),  # as it was written
+        (("[data]", "[data]\naugment = true"), "data.augment = None"),
+    ],
 )
-def test_a_field_that_was_left_to_its_default_may_not_get_a_value_before_a_resume(copy, change):
+def test_a_field_that_was_left_to_its_default_may_not_get_a_value_before_a_resume(copy, change, field):
     (copy / "results.json").unlink()
     text = (copy / "spec.toml").read_text()
     assert change[0] in text
     (copy / "spec.toml").write_text(text.replace(*change, 1))
-    with pytest.raises(RunError, match=r"was trained with (training\.mu|data\.augment) = None; the spec now says"):
+    with pytest.raises(RunError, match=f"was trained with {re.escape(field)}; the spec now says"):
         list(resume(RunFolder(copy)))
+
+
+@pytest.mark.parametrize("change", ['algorithm = "moon,temperature=0.5,mu=1"', 'algorithm = "moon"\nmu = 1.0'])
+def test_an_algorithm_that_is_written_in_another_way_is_the_same(copy, finished, change):
+    (copy / "results.json").unlink()
+    text = (copy / "spec.toml").read_text()
+    assert 'algorithm = "moon"' in text
+    (copy / "spec.toml").write_text(text.replace('algorithm = "moon"', change, 1))
+    *_, last = resume(RunFolder(copy))
+    assert last.results["accuracy"] == finished[1]["accuracy"]
 
 
 @pytest.fixture
@@ -420,7 +435,7 @@ def own_images(tmp_path, monkeypatch):
         data=replace(TINY.data, name="folder:pics"),
         partition=replace(TINY.partition, kind="iid", min_size=1),
         training=replace(TINY.training, rounds=1),
-        calibration=replace(TINY.calibration, methods=("ccvr",), num_virtual=5),
+        calibration=replace(TINY.calibration, methods=("ccvr,num_virtual=5",)),
     )
     run(spec, tmp_path / "run")
     return tmp_path
@@ -431,7 +446,7 @@ def test_pictures_that_changed_are_noticed(own_images):
     (own_images / "pics" / "test" / "cat").rename(own_images / "pics" / "test" / "zebra")
     folder = RunFolder(own_images / "run")
     with pytest.raises(RunError, match="or that they are others"):
-        list(calibrate_again(folder, [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+        list(calibrate_again(folder, [parse_calibration("ccvr,num_virtual=5,label=new")]))
     folder.results.unlink()
     with pytest.raises(RunError, match="or that they are others"):
         list(resume(folder))
@@ -472,7 +487,7 @@ def test_statistics_of_another_model_are_collected_again(copy):
     whole = path.read_bytes()
     stored = ClassStatistics.from_bytes(whole)
     path.write_bytes(replace(stored, source=replace(stored.source, model="another")).to_bytes(dtype=torch.float64))
-    list(calibrate_again(RunFolder(copy), [Calibration("ccvr", "new", CalibrationOptions(num_virtual=5))]))
+    list(calibrate_again(RunFolder(copy), [parse_calibration("ccvr,num_virtual=5,label=new")]))
     assert path.read_bytes() == whole
 
 
@@ -493,7 +508,7 @@ def test_a_damaged_provenance_is_one_error(copy):
 def test_classes_that_no_client_gives_are_named(copy):
     counts = load_file(copy / "partition.safetensors")["label_counts"]
     least = int(counts.amax(0).median()) + 1  # about half of the classes are withheld by every client
-    row = Calibration("lda", "some", CalibrationOptions(min_count=least))
+    row = parse_calibration(f"lda,min_count={least},label=some")
     events = list(calibrate_again(RunFolder(copy), [row]))
     gone = tuple(str(label) for label in range(10) if counts[:, label].max() < least)
     assert 0 < len(gone) < 10
@@ -503,7 +518,7 @@ def test_classes_that_no_client_gives_are_named(copy):
 
 
 def test_a_head_that_does_not_fit_is_not_kept(copy):
-    row = Calibration("lda", "outside", CalibrationOptions(taps="normalize"))
+    row = parse_calibration("lda,taps=normalize,label=outside")
     with pytest.raises(ModelError, match='the tap "normalize" is no layer of the backbone'):
         list(calibrate_again(RunFolder(copy), [row]))
     assert not (copy / "heads" / "outside.safetensors").exists()

@@ -12,7 +12,12 @@ TINY = Spec(
     partition=PartitionSpec(num_clients=4, alpha=0.5),
     training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75),
     calibration=CalibrationSpec(
-        methods=("ccvr", "ccvr,transform=tukey,label=t1", "oracle", "oracle-partial,per_class=5"), num_virtual=50
+        methods=(
+            "ccvr,num_virtual=50",
+            "ccvr,num_virtual=50,transform=tukey,label=t1",
+            "oracle",
+            "oracle-partial,per_class=5",
+        )
     ),
     checkpoint=CheckpointSpec(every=2),
 )

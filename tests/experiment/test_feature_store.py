@@ -144,7 +144,7 @@ def test_heads_score_on_kept_features_what_their_models_score_on_the_images(tmp_
         return read_features(model, batches, head, taps)
 
     monkeypatch.setattr(feature_store, "read_features", noted)
-    methods = ("lda", "ccvr", "oracle", "lda,taps=auto,label=deep", "kernel")
+    methods = ("lda", "ccvr,num_virtual=50", "oracle", "lda,taps=auto,label=deep", "kernel")
     spec = replace(TINY, calibration=replace(TINY.calibration, methods=methods))
     accuracy = run(spec, tmp_path / "run")["accuracy"]
     assert len(passes) == 2 * (4 + 1), "four clients and the test set, the head's layer and all"

@@ -79,7 +79,7 @@ def test_a_resumed_run_has_each_round_once(tmp_path, finished):
 
 def test_later_calibrations_are_logged_too(finished):
     folder, _ = finished
-    late = parse_calibration("ccvr,label=late,num_virtual=5", TINY.calibration)
+    late = parse_calibration("ccvr,label=late,num_virtual=5")
     scored, done = calibrate_again(folder, [late])
     assert points(read(folder), "heads/late") == [(4, pytest.approx(done.results["accuracy"][scored.label], abs=1e-4))]
 

@@ -6,6 +6,7 @@ from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_toml, to_toml
+from ccvr.training.algorithms import FedAvg, FedAvgM, FedProx, Moon, find_algorithm
 
 COLUMNS = ["cifar10-a0.05", "cifar10-a0.1", "cifar10-a0.5", "cifar100-a0.5", "cinic10-a0.5"]
 TABLE = """
@@ -105,14 +106,16 @@ def test_the_papers_training(column, algorithm):
     block = transcribed("FedAvg/FedAvgM" if algorithm in ("fedavg", "fedavgm") else METHODS[algorithm], column)
     require_sgd(training, block)
     rounds = text["communication rounds of MOON"] if algorithm == "moon" else block.pop("communication rounds")
-    assert (training.algorithm, training.rounds) == (algorithm, int(rounds))
+    assert (training.algorithm_name, training.rounds) == (algorithm, int(rounds))
     assert training.local_epochs == int(block.pop("local epoch"))
     assert training.client_fraction * spec.partition.num_clients == int(block.pop("clients per round"))
-    assert training.mu == (float(block.pop("mu")) if algorithm in ("fedprox", "moon") else None)
-    if algorithm == "moon":
-        assert training.temperature == float(block.pop("contrastive temperature"))
-    if algorithm == "fedavgm":
-        assert training.server_momentum == float(text["server momentum of FedAvgM"])
+    wanted = {
+        "fedavg": lambda: FedAvg(),
+        "fedprox": lambda: FedProx(mu=float(block.pop("mu"))),
+        "fedavgm": lambda: FedAvgM(momentum=float(text["server momentum of FedAvgM"])),
+        "moon": lambda: Moon(mu=float(block.pop("mu")), temperature=float(block.pop("contrastive temperature"))),
+    }
+    assert find_algorithm(training.algorithm) == wanted[algorithm]()
     assert block == {}, "every row of the block was looked at"
     assert (spec.partition.kind, spec.partition.balance) == ("dirichlet", False)
     assert (spec.partition.num_clients, spec.partition.alpha) == (
@@ -129,13 +132,14 @@ def test_the_papers_calibration(column, algorithm):
     ccvr, oracle = parse_calibrations(PRESETS[f"{column}-{algorithm}"].calibration)
     block, whole = transcribed(f"{METHODS[algorithm]} + CCVR", column), transcribed("Whole Data", column)
     for calibration, rows in ((ccvr, block), (oracle, whole)):
-        require_sgd(calibration.options, rows)
-        assert calibration.options.epochs == int(rows.pop("epoch"))
-    assert ccvr.options.num_virtual == int(block.pop("virtual features"))
+        require_sgd(calibration.method, rows)
+        assert calibration.method.epochs == int(rows.pop("epoch"))
+    assert ccvr.method.num_virtual == int(block.pop("virtual features"))
     assert (block, whole) == ({}, {}), "every row was looked at"
-    assert (ccvr.method, oracle.method) == ("ccvr", "oracle")
-    assert ccvr.options.transform == f"tukey:{transcribed('text', column)['Tukey']}"
-    assert ccvr.options.transform_at == "draws", "before re-training: the paper's order"
+    assert (ccvr.name, oracle.name) == (ccvr.label, oracle.label) == ("ccvr", "oracle")
+    assert ccvr.method.transform == f"tukey:{transcribed('text', column)['Tukey']}"
+    assert ccvr.method.transform_at == "draws", "before re-training: the paper's order"
+    assert oracle.method.transform == "none"
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -9,14 +9,14 @@ from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import RoundDone
 from ccvr.experiment.spec import read_spec
-from ccvr.experiment.tune import Candidate, Failed, Trying, Tuned, best, grid, tune
+from ccvr.experiment.tune import Candidate, Failed, Trying, Tuned, best, folder_name, grid, tune
 from tests.reproduction.digits import PLAIN
 
 SPEC = replace(PLAIN.spec, training=replace(PLAIN.spec.training, rounds=2, local_epochs=1))
 
 
 def candidate(value, validation, test=50.0):
-    return Candidate({"training.mu": value}, f"mu={value}", validation, test)
+    return Candidate({"training.lr": value}, f"lr={value}", validation, test)
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +71,9 @@ def test_what_is_trained_is_not_trained_again(tuned):
 
 
 def test_the_test_set_has_no_say():
-    assert best([candidate(1, 60.0, test=99.0), candidate(2, 61.0, test=1.0)]).values == {"training.mu": 2}
-    assert best([candidate(1, 60.0), candidate(2, 60.0)]).values == {"training.mu": 1}, "of equals the first"
-    assert best([candidate(1, None), candidate(2, 0.0)]).values == {"training.mu": 2}
+    assert best([candidate(1, 60.0, test=99.0), candidate(2, 61.0, test=1.0)]).values == {"training.lr": 2}
+    assert best([candidate(1, 60.0), candidate(2, 60.0)]).values == {"training.lr": 1}, "of equals the first"
+    assert best([candidate(1, None), candidate(2, 0.0)]).values == {"training.lr": 2}
     with pytest.raises(TrainingError, match="no candidate could be trained"):
         best([candidate(1, None)])
 
@@ -93,20 +93,23 @@ def test_every_combination_is_a_candidate():
 
 def test_an_unknown_field_suggests_another():
     with pytest.raises(
-        SpecError, match=r'^no field "training\.mju"\. Did you mean "training\.mu"\? Known: calibration\.'
+        SpecError, match=r'^no field "training\.lrr"\. Did you mean "training\.lr"\? Known: calibration\.'
     ):
-        grid(SPEC, {"training.mju": ["1", "2"]})
+        grid(SPEC, {"training.lrr": ["1", "2"]})
     with pytest.raises(SpecError, match=r'^"training" is a section\. Give one of its fields: training\.algorithm, '):
         grid(SPEC, {"training": ["1", "2"]})
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "name"),
-    [("fedavg", "mu"), ("fedavgm", "mu"), ("fedprox", "temperature"), ("moon", "server_momentum")],
-)
-def test_what_the_algorithm_does_not_read_is_no_choice(algorithm, name):
-    fields = {"training.algorithm": [algorithm], f"training.{name}": ["0.1", "0.2"]}
-    with pytest.raises(SpecError, match=rf"training\.{name} has several values, and {algorithm} does not read it"):
-        grid(SPEC, fields)
-    assert len(grid(SPEC, {**fields, "training.algorithm": [algorithm, "fedprox", "fedavgm", "moon"]})[1]) >= 6
-    assert len(grid(SPEC, {**fields, "training.lr": ["0.1", "0.2"], f"training.{name}": ["0.1"]})[1]) == 2
+@pytest.mark.parametrize("algorithm", ["fedavg,mu=0.1", "fedavgm,mu=0.1", "fedprox,temperature=1", "moon,momentum=0.1"])
+def test_an_option_that_an_algorithm_does_not_have_is_found_before_any_training(algorithm):
+    name, _, option = algorithm.partition(",")
+    with pytest.raises(SpecError, match=rf'^{name} has no option "{option.partition("=")[0]}"\.'):
+        grid(SPEC, {"training.algorithm": ["fedavg", algorithm]})
+
+
+def test_algorithms_and_their_options_are_chosen_together():
+    texts = ["fedavg", "fedprox,mu=0.1", "fedprox,mu=0.2", "fedavgm", "moon,temperature=1"]
+    spec, candidates = grid(SPEC, {"training.algorithm": texts, "training.lr": ["0.1"]})
+    assert spec.training.lr == 0.1
+    assert [each["training.algorithm"] for each in candidates] == texts
+    assert len({folder_name(each) for each in candidates}) == len(texts)

@@ -56,8 +56,8 @@ TINY = Spec(
 )
 ALGORITHMS = {
     "fedavg": {},
-    "fedprox": {"algorithm": "fedprox", "mu": 0.1},
-    "fedavgm": {"algorithm": "fedavgm", "server_momentum": 0.5},
+    "fedprox": {"algorithm": "fedprox,mu=0.1"},
+    "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
     "moon": {"algorithm": "moon"},
     "clsnorm": {"clsnorm": True},
     "clsprox": {"clsprox": 0.1},

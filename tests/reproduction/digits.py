@@ -1,11 +1,11 @@
 """A table, a figure and their cells that take a second: the embedded digits."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
+from ccvr.calibration.calibrator import Calibrator
 from ccvr.calibration.spec import CalibrationSpec
-from ccvr.calibration.table import Calibrator
 from ccvr.core.errors import CalibrationError
 from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.spec import Spec
@@ -20,7 +20,7 @@ PLAIN = Cell(
         workers=1,
         partition=PartitionSpec(num_clients=3, alpha=0.5),
         training=TrainingSpec(rounds=100, local_epochs=10, batch_size=64),
-        calibration=CalibrationSpec(methods=("ccvr", "oracle,epochs=1"), num_virtual=20, epochs=2),
+        calibration=CalibrationSpec(methods=("ccvr,num_virtual=20,epochs=2", "oracle,epochs=1")),
     ),
 )
 PROX = Cell("digits-fedprox", replace(PLAIN.spec, training=replace(PLAIN.spec.training, algorithm="fedprox,mu=0.01")))
@@ -41,11 +41,10 @@ UNOBTAINABLE = Item("table7", "No data", {(NOWHERE.name, "ccvr"): None, (PLAIN.n
 TINY = Scale(2, 1)
 
 
-def fail(head, evidence, options, *, rng):
-    raise CalibrationError("not this one")
-
-
-unable = Calibrator(fail)
+@dataclass(frozen=True, kw_only=True)
+class Unable(Calibrator):
+    def fit(self, head, statistics, *, rng):
+        raise CalibrationError("not this one")
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ CLIENT = {"mean": 50.0, "worst": 10.0, "p10": 20.0}
 def trained(cell: str, accuracies: dict[str, float], *, seed: int = 0, scale: Scale = QUICK) -> Trained:
     spec = CELLS[cell].at(scale, seed)
     calibrations = {
-        head: {"method": made.method, **asdict(made.options), "seed": seed, "bytes": 1, "seconds": 0.1}
+        head: {"method": made.name, **asdict(made.method), "seed": seed, "bytes": 1, "seconds": 0.1}
         for head in accuracies
         if head != "uncalibrated"
         for made in [calibration_of(head, spec)]

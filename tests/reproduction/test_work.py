@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment import pipeline
@@ -133,7 +134,7 @@ def test_order_is_what_is_trained_then_what_was_begun_then_seed_and_cost(finishe
     write_atomically(begun.folder.spec, to_toml(begun.spec).encode())
     found = in_order(
         jobs(tmp_path, "table9", "table7", seeds=2),
-        lambda spec: 1.0 if spec.data.name == "cinic10" else {"fedavg": 2.0, "fedprox": 3.0}[spec.training.algorithm],
+        lambda spec: 1.0 if spec.data.name == "cinic10" else {"fedavg": 2, "fedprox": 3}[spec.training.algorithm_name],
         train=True,
     )
     assert [(job.cell.name, job.spec.seed) for job in found] == [
@@ -192,7 +193,8 @@ def test_a_cell_that_cannot_be_made_does_not_keep_others_from_it(tmp_path):
 
 def test_a_head_that_cannot_be_fitted_does_not_keep_others_from_it(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path / "run")
-    monkeypatch.setitem(HEADS._rows, "fails", "tests.reproduction.digits:unable")
+    monkeypatch.setitem(CALIBRATORS._rows, "unable", digits.Unable)
+    monkeypatch.setitem(HEADS._rows, "fails", lambda ccvr: digits.Unable())
     entries = {(digits.PLAIN.name, head): None for head in ("ncm", "fails", "lda")}
     monkeypatch.setitem(ITEMS._rows, "table6", Item("table6", "Three heads", entries))
     steps = do(jobs(tmp_path, "table6"))

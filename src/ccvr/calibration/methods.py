@@ -35,7 +35,7 @@ def parse_calibration(text: str, defaults: Mapping[str, Any] | None = None) -> C
             f"not a dot first, not {UNCALIBRATED} or {SELECT}."
         )
     own = {key: value for key, value in (defaults or {}).items() if key in option_names(cls) and key not in options}
-    return Calibration(name, label, dataclasses.replace(build_method(cls, options, name), **own))
+    return Calibration(name, label, build_method(cls, options, name, own))
 
 
 def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
@@ -65,13 +65,15 @@ def require_deployable(label: str, methods: Mapping[str, str]) -> None:
 
 # --- how calibrations were written before methods had options of their own --------------------------------------------
 
-SECTION = ("methods", "deploy")
-
 
 def upgraded(calibration: Mapping[str, Any]) -> dict[str, Any]:
-    """A calibration section with methods as text, also where some are tables, or the section has options for all."""
-    section = {key: value for key, value in calibration.items() if key in SECTION}
-    shared = {key: value for key, value in calibration.items() if key not in SECTION}
+    """A calibration section with methods as text, also where some are tables, or the section has options for all.
+
+    Keys that are no option of any method of ours stay, for whoever reads the section to refuse.
+    """
+    options = {name for cls in CALIBRATORS.values() for name in option_names(cls)}
+    section = {key: value for key, value in calibration.items() if key not in options}
+    shared = {key: value for key, value in calibration.items() if key in options}
     methods = calibration.get("methods", CalibrationSpec().methods)
     if isinstance(methods, list | tuple) and (shared or any(isinstance(each, Mapping) for each in methods)):
         section["methods"] = [_with_shared(_as_text(each), shared) for each in methods]
@@ -102,5 +104,5 @@ def _with_shared(text: str, shared: Mapping[str, Any]) -> str:
 
 def current_options(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """The options in a calibration's row of results.json; what old rows leave open is the method's default."""
-    fields = dataclasses.fields(CALIBRATORS[name]) if name in CALIBRATORS and ":" not in name else ()
+    fields = dataclasses.fields(CALIBRATORS[name]) if ":" not in name and name in CALIBRATORS else ()
     return {field.name: field.default if row.get(field.name) is None else row[field.name] for field in fields}

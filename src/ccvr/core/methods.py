@@ -51,10 +51,17 @@ def find_class(table: Table[type[Method]], base: type[Method], name: str) -> typ
     return cls
 
 
-def build_method(cls: type[Method], options: Mapping[str, str], name: str) -> Method:
-    """A method from the texts of its options."""
+def build_method(
+    cls: type[Method], options: Mapping[str, str], name: str, defaults: Mapping[str, Any] | None = None
+) -> Method:
+    """A method from the texts of its options; ``defaults`` are values of options that have no text."""
     hints = get_type_hints(cls)
-    method = cls(**{key: parse(hints[key], value, f"{name}: {key}") for key, value in options.items()})
+    parsed = {key: parse(hints[key], value, f"{name}: {key}") for key, value in options.items()}
+    given = {**(defaults or {}), **parsed}
+    for key in required_options(cls):
+        if key not in given:
+            raise SpecError(f'{name} needs the option "{key}". Give it: {name},{key}=….')
+    method = cls(**given)
     require_finite(method, f"{name}: ")
     return method
 
@@ -75,6 +82,12 @@ def split_options(name: str, pairs: Sequence[str], known: Sequence[str]) -> dict
 def option_names(cls: type[Any]) -> list[str]:
     """The options of a class, in the order of its fields."""
     return [field.name for field in dataclasses.fields(cls)]
+
+
+def required_options(cls: type[Any]) -> list[str]:
+    """The options of a class that have no default."""
+    missing = dataclasses.MISSING
+    return [each.name for each in dataclasses.fields(cls) if each.default is each.default_factory is missing]
 
 
 def text_of(name: str, options: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The server's side of the stage: ask all clients, fold what they answer, give back a calibrated model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from flwr.app import ArrayRecord
@@ -97,12 +97,14 @@ def calibrate(
     require_count("num_clients", num_clients, least=1)
     require_count("max_count", max_count, least=1)
     require_count("min_count", min_count)
-    given = {key: value for key, value in {"kind": kind, "taps": taps}.items() if value}
-    chosen = parse_calibration(method or _best(kind or "full", taps), {**given, "min_count": min_count})
+    wanted = kind or ("" if method else "full")
+    given = {"min_count": min_count, **({"kind": wanted} if wanted else {}), **({} if taps is None else {"taps": taps})}
+    chosen = parse_calibration(method or _best(wanted, taps), given)
     if chosen.method.raw:
         raise CalibrationError(f"{chosen.name} needs raw features, which no client of a federation sends.")
-    if kind and kind not in chosen.method.kinds:
-        raise SpecError(f'kind is "{kind}"; {chosen.name} can use: {", ".join(chosen.method.kinds)}.')
+    kinds = chosen.method.kinds if hasattr(chosen.method, "kind") else chosen.method.kinds[:1]
+    if kind and kind not in kinds:
+        raise SpecError(f'kind is "{kind}"; {chosen.name} can use: {", ".join(kinds)}.')
     if taps and not hasattr(chosen.method, "taps"):
         raise SpecError(f'taps is "{taps}"; {chosen.name} reads the last layer alone. Use lda, ridge or kernel.')
     example = _pair(model, example)
@@ -110,7 +112,8 @@ def calibrate(
     nodes = connected(grid, num_clients, timeout, enough=needed_of(num_clients, quorum))
     absent = max(0, num_clients - len(nodes))
     federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout, absent=absent)
-    stage = _Stage(federation, model, example, path, max_count)
+    least = 0 if hasattr(chosen.method, "min_count") else min_count  # what a method of one's own may not know of
+    stage = _Stage(federation, model, example, path, max_count, least)
     statistics = chosen.method.gather(stage.merged, seed=seed)
     if method is None:  # the model may have none of the layers that were asked for
         chosen = parse_calibration(best_method(statistics))
@@ -156,13 +159,17 @@ def _pair(model: nn.Module, example: Tensor) -> Tensor:
 class _Stage:
     """One model and the clients that are asked about it."""
 
-    def __init__(self, federation: Federation, model: nn.Module, example: Tensor, path: str, max_count: int) -> None:
+    def __init__(
+        self, federation: Federation, model: nn.Module, example: Tensor, path: str, max_count: int, min_count: int
+    ) -> None:
         self.federation, self.model, self.example, self.path = federation, model, example, path
+        self.min_count = min_count
         self.state = state_bytes(model.state_dict())
         self.num_classes = len(next(model.get_submodule(path).parameters()))
         self.owned = dict.fromkeys(federation.nodes, torch.full((self.num_classes,), max_count))
 
     def merged(self, request: Request) -> ClassStatistics:
+        request = replace(request, min_count=max(request.min_count, self.min_count))
         try:
             like = expected(self.model, self.example, self.path, request)
         except StatisticsError as error:

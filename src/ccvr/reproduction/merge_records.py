@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from ccvr.calibration.methods import current_options
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.records import DIGITS
@@ -72,7 +73,14 @@ def _labels(own: RunFiles, other: RunFiles) -> dict[str, str]:
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two calibrations are one; an option that only one of them names is of a later version."""
+    one, other = _with_defaults(one), _with_defaults(other)
     return all(one[name] == other[name] for name in one.keys() & other.keys() if name not in INCIDENTAL)
+
+
+def _with_defaults(row: dict[str, Any]) -> dict[str, Any]:
+    """A calibration of an older version, in which None stood for the method's default."""
+    now = current_options(row["method"], row)
+    return {name: now.get(name) if value is None else value for name, value in row.items()}
 
 
 def _later_commits(own: RunFiles, other: RunFiles) -> list[dict[str, Any]]:

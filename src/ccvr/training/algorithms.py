@@ -177,7 +177,7 @@ OLD_DEFAULTS = {"mu": None, "temperature": 0.5, "server_momentum": 0.1}
 def canonical(text: str) -> str:
     """An algorithm of ours without options that have their default; one of the user's own as it is."""
     name = text.partition(",")[0]
-    if name not in ALGORITHMS or ":" in name:
+    if ":" in name or name not in ALGORITHMS:
         return text
     algorithm = find_algorithm(text)
     changed = {each.name: getattr(algorithm, each.name) for each in fields(algorithm)}
@@ -194,6 +194,7 @@ def upgraded(training: Mapping[str, Any]) -> dict[str, Any]:
         section["algorithm"] = given = text_of(str(given.get("name", "fedavg")), options)
     if not old or not isinstance(given, str):
         return section
-    renamed = OLD_OPTIONS.get(given) if given in ALGORITHMS else {key: key for key in OLD_DEFAULTS}
+    is_ours = ":" not in given and given in ALGORITHMS
+    renamed = OLD_OPTIONS.get(given) if is_ours else {key: key for key in OLD_DEFAULTS}
     options = {new: old[key] for key, new in (renamed or {}).items() if old.get(key) not in (None, OLD_DEFAULTS[key])}
     return {**section, "algorithm": canonical(text_of(given, options))}
