@@ -132,6 +132,30 @@ class TestCalibrate:
         assert re.search(rf"│ t-m10 +│ 2 │ {mean:.2f} │", out)
         assert results["deployed"] == before["deployed"]
 
+    def test_options_are_those_of_the_run_unless_given(self, own: Path, ccvr: Command) -> None:
+        methods = ["ccvr,label=same", "ccvr,epochs=1,label=short", "ccvr-converged,iterations=1", "oracle,label=all"]
+        assert ccvr("calibrate", own, "--method", *methods, "--no-report").code == 0
+        made = results_of(own)["calibrations"]
+        assert [(made[label]["num_virtual"], made[label]["epochs"]) for label in ("same", "short")] == [
+            (20, 2),
+            (20, 1),
+        ]
+        assert made["ccvr-converged"]["num_virtual"] == 2000, "another method"
+        assert made["all"]["epochs"] == 1
+        accuracy = results_of(own)["accuracy"]
+        assert (accuracy["same"], accuracy["all"]) == (accuracy["ccvr"], accuracy["oracle"])
+        assert accuracy["same"] != accuracy["short"]
+
+    def test_a_run_of_before_methods_had_options(self, own: Path, ccvr: Command) -> None:
+        old = 'methods = ["ccvr", "oracle,epochs=1"]\nnum_virtual = 20\nepochs = 2\n'
+        text = RunFolder(own).spec.read_text()
+        section = re.search(r"\[calibration\]\n(.*?)\n\[", text, re.DOTALL)[1]
+        RunFolder(own).spec.write_text(text.replace(section, old))
+        assert ccvr("calibrate", own, "--method", "ccvr,label=same", "--no-report").code == 0
+        accuracy, row = results_of(own)["accuracy"], results_of(own)["calibrations"]["same"]
+        assert (row["num_virtual"], row["epochs"]) == (20, 2)
+        assert accuracy["same"] == accuracy["ccvr"]
+
     def test_a_label_is_taken_until_overwritten(self, own: Path, ccvr: Command) -> None:
         before = results_of(own)
         code, _, err = ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet")

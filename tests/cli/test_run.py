@@ -45,15 +45,8 @@ class TestDryRun:
         assert from_toml(out) == dataclasses.replace(read_spec(tmp_path / "my.toml"), seed=7)
 
     def test_every_option_reaches_the_spec(self, ccvr: Command) -> None:
-        argv = [
-            "--data.augment",
-            "True",
-            "--data.root",
-            "a/b",
-            "--training.algorithm",
-            "moon,mu=4",
-            "--training.clsnorm",
-        ]
+        argv = ["--data.augment", "True", "--data.root", "a/b", "--training.clsnorm"]
+        argv += ["--training.algorithm", "moon,mu=4"]
         argv += ["--calibration.methods", "ccvr,label=a,seed=5", "oracle", "--partition.alpha", "2"]
         spec = from_toml(ccvr("run", *argv, "--dry-run", "--threads", "1").out)
         assert spec.data.augment is True

@@ -1,10 +1,11 @@
 """Cells are told apart by what they train, not by their names."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.fields import with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.report.published import TABLES, published
@@ -48,6 +49,7 @@ def test_what_leaves_a_cell_the_same(change):
     "change",
     [
         lambda spec: replace(spec, training=replace(spec.training, lr=0.02)),
+        lambda spec: replace(spec, training=replace(spec.training, algorithm="fedprox")),
         lambda spec: replace(spec, training=replace(spec.training, client_fraction=0.5)),
         lambda spec: replace(spec, partition=replace(spec.partition, seed=1)),
         lambda spec: replace(spec, partition=replace(spec.partition, balance=True)),
@@ -58,6 +60,14 @@ def test_what_leaves_a_cell_the_same(change):
 )
 def test_what_makes_it_another(change):
     assert identity(change(LEFT.spec)) != identity(LEFT.spec)
+
+
+def test_an_algorithm_is_the_same_cell_however_it_is_written():
+    prox = CELLS["cifar10-a0.1-fedprox"].spec
+    same, other = (
+        replace(prox, training=replace(prox.training, algorithm=f"fedprox,mu={mu}")) for mu in ("1e-3", "0.1")
+    )
+    assert identity(same) == identity(prox) != identity(other)
 
 
 def test_a_scale_and_a_seed_change_nothing_else():
@@ -116,6 +126,41 @@ def test_a_head_is_found_by_what_it_is():
     assert run.accuracy("ccvr-m100", LEFT) is None
     other = CELLS["cifar10-a0.5-fedavg"]
     assert trained(other.name, {"uncalibrated": 50.0, "ccvr": 61.0}).accuracy("ccvr-m100", other) == 61.0
+
+
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "uncalibrated"])
+def test_a_head_is_found_in_rows_of_before_methods_had_options(head):
+    """They have the options of all methods, and None where the method chose."""
+    spec = CELLS["cifar10-a0.5-fedavg"].at(QUICK, 3)
+    made = calibration_of(head, spec)
+    (ccvr,) = [each for each in parse_calibrations(spec.calibration) if each.name == "ccvr"]
+    others = {"matched": None, "taps": None, "kind": "", "l2": 0.001, "ridge": 0.001, **asdict(ccvr.method)}
+    row = {**others, **asdict(made.method), "method": made.name, "seed": 3, "matched": None}
+    if head in ("kernel", "lda", "ncm"):
+        row["taps"] = None
+    results = {"accuracy": {"mine": 60.0}, "calibrations": {"mine": row}}
+    assert find_label(head, spec, results) == "mine"
+    for change in ({"seed": 4}, {"method": "another"}):
+        assert find_label(head, spec, {**results, "calibrations": {"mine": {**row, **change}}}) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "change"),
+    [
+        ("ccvr", {"matched": True}),
+        ("ccvr", {"epochs": 11}),
+        ("ccvr-converged", {"matched": False}),
+        ("lda", {"taps": "auto"}),
+        ("lda-taps", {"taps": None}),
+        ("kernel", {"taps": ""}),
+        ("oracle", {"epochs": 10}),
+    ],
+)
+def test_a_row_with_another_option_is_another_head(head, change):
+    run = trained("cifar10-a0.1-fedavg", {"uncalibrated": 50.0, head: 60.0})
+    assert run.accuracy(head, LEFT) == 60.0
+    run.files.results["calibrations"][head].update(change)
+    assert run.accuracy(head, LEFT) is None
 
 
 def test_a_repeat_with_another_seed_is_another_head():

@@ -89,6 +89,31 @@ def test_a_head_of_the_same_name_that_is_another_stays_too(tmp_path):
     assert only(tmp_path).accuracy == {**POOR, "lda": 60.0, "lda-2": 57.0, "ccvr-m50": 54.0}
 
 
+OLD_OPTIONS = {"matched": None, "taps": None, "bandwidth": 0.5, "per_class": 100}
+"""In rows of before methods had options of their own: those of other methods, and None for the method's default."""
+
+
+def test_a_head_that_an_older_version_recorded_is_the_same(tmp_path):
+    older = made(RICH)
+    for row in older.files.results["calibrations"].values():
+        row.update({name: value for name, value in OLD_OPTIONS.items() if name not in row or value is None})
+    recorded(tmp_path, older)
+    recorded(tmp_path, made(RICH))
+    assert only(tmp_path).accuracy == RICH
+
+
+def test_a_head_that_an_older_version_recorded_with_another_option_is_another(tmp_path):
+    """None was the method's default; what somebody gave is what it says."""
+    older = made(RICH)
+    older.files.results["calibrations"]["lda"]["taps"] = "auto"
+    older.files.results["calibrations"]["ccvr"]["matched"] = True
+    recorded(tmp_path, older)
+    newer = made(RICH)
+    newer.files.results["calibrations"]["lda"]["taps"] = None
+    recorded(tmp_path, newer)
+    assert only(tmp_path).accuracy == {**RICH, "lda-2": 57.0, "ccvr-2": 55.0}
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_what_is_shown_is_united_whichever_is_richer(order):
     cell = CELLS[CELL]

@@ -219,7 +219,7 @@ def test_a_run_in_the_way_is_named_and_left_as_it_is(finished, tmp_path):
     steps = do(jobs(tmp_path, "table9", cells=("digits-fedprox",)))
     (failed,) = [step for step in steps if isinstance(step, JobFailed)]
     assert str(failed.error) == (
-        f"{way} holds a run with training.algorithm = 'fedavg', not 'fedprox'. Move it, or use another --out."
+        f"{way} holds a run with training.algorithm = 'fedavg', not 'fedprox,mu=0.01'. Move it, or use another --out."
     )
     assert (way / "results.json").read_bytes() == before
 
