@@ -8,6 +8,7 @@ from ccvr.data.catalogue import extent
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.spec import Spec
+from ccvr.statistics.wire import payload_bytes
 from ccvr.training.spec import TrainingSpec
 
 DIGITS = extent("digits").train
@@ -15,6 +16,10 @@ PARAMETERS, NORMALISATION = 16 * 9 + 16 + 32 * 16 * 9 + 32 + 512 * 64 + 64 + 64 
 SPEC = Spec(
     partition=PartitionSpec(num_clients=10), training=TrainingSpec(rounds=3, local_epochs=2, client_fraction=0.4)
 )
+
+
+FIRST, SECOND = payload_bytes("diagonal", 10, 64), payload_bytes("kernel", 10, 50)
+"""The two exchanges of a kernel: random features are its own, what standardises the layers is not."""
 
 
 def test_samples_and_traffic():
@@ -49,6 +54,10 @@ def test_what_is_held_out_is_not_trained_on():
         (("lda",), 10 * (16 + 8 * 64) + 4 * 64 * 65 // 2),
         (("oracle",), 0),
         (("ncm",), 10 * (16 + 8 * 64)),
+        (("lda,transform=tukey", "ridge,transform=tukey"), 10 * (16 + 8 * 64) + 4 * 64 * 65 // 2),
+        (("lda", "lda,transform=tukey,label=t"), 2 * (10 * (16 + 8 * 64) + 4 * 64 * 65 // 2)),
+        (("kernel,taps=,num_features=50",), FIRST + SECOND),
+        (("kernel,taps=,num_features=50", "kernel,taps=,num_features=50,bandwidth=2,label=b"), FIRST + 2 * SECOND),
     ],
 )
 def test_statistics_that_two_methods_share_are_sent_once(methods, a_client):

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 import ccvr
 import ccvr.flower
+from ccvr.calibration.calibrate import best_method
 from ccvr.calibration.table import CALIBRATORS
-from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, StatisticsError
+from ccvr.core.errors import CalibrationError, CcvrError, FederationError, ModelError, SpecError, StatisticsError
 from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.questions import COUNTS, SCORES
 from ccvr.models import scoring
@@ -27,6 +28,8 @@ from tests.flower.small import EXAMPLE, batches_of, fail, grid_of, load, misbeha
 pytestmark = pytest.mark.flower
 
 QUESTION = "the query for pooled statistics"
+DRAWING = ("ccvr", "ccvr-converged")
+"""Methods that re-train the head, on features of the last layer alone."""
 
 
 def same_tensors(a, b):
@@ -37,7 +40,7 @@ def same_tensors(a, b):
 # --- what it gives ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [name for name, row in CALIBRATORS.items() if not row.raw and name != "kernel"])
+@pytest.mark.parametrize("method", [name for name, cls in CALIBRATORS.items() if not cls.raw and name != "kernel"])
 def test_it_is_the_library_with_a_network_between(method):
     """Every calibrator gives what ``ccvr.calibrate`` gives from the same clients' bytes."""
     options = {"ccvr": ",num_virtual=20,epochs=1", "ccvr-converged": ",num_virtual=20"}.get(method, "")
@@ -74,6 +77,87 @@ def test_taps_are_those_that_the_server_chose():
     found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", taps="1")
     assert found.statistics.source.taps == ("1",)
     assert found.statistics.num_features == 8 + 6
+
+
+def test_a_kernel_without_taps_reads_the_last_layer_alone():
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "kernel,num_features=50", taps="")
+    assert found.statistics.source.taps == ()
+    assert len(found.statistics.projection.mean) == 6
+
+
+@pytest.mark.parametrize("taps", ["", None, "auto"])
+def test_layers_behind_the_method_go_before_the_argument(taps):
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda,taps=1", taps=taps)
+    assert found.statistics.source.taps == ("1",)
+
+
+SHORT = "ccvr,num_virtual=20,epochs=1"
+
+
+def test_a_seed_behind_the_method_counts():
+    three, four = (ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, f"{SHORT},seed={n}") for n in (3, 4))
+    assert not same_tensors(three.model, four.model)
+    for method, seed in ((SHORT, 3), (f"{SHORT},seed=3", 9)):
+        assert same_tensors(three.model, ccvr.calibrate(small_model(), three.statistics, method, seed=seed))
+        assert same_tensors(
+            three.model, ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, method, seed=seed).model
+        )
+    assert same_tensors(four.model, ccvr.calibrate(small_model(), three.statistics, f"{SHORT},seed=4"))
+
+
+def test_a_seed_behind_kernel_decides_its_random_features():
+    three, again, four = (
+        ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, f"kernel,num_features=50{more}", seed=seed)
+        for more, seed in ((",seed=3", 9), ("", 3), (",seed=4", 3))
+    )
+    digests = [found.statistics.projection.digest for found in (three, again, four)]
+    assert digests[0] == digests[1] != digests[2]
+    assert same_tensors(three.model, again.model)
+    assert same_tensors(three.model, ccvr.calibrate(small_model(), three.statistics, "kernel"))
+
+
+def bare_model():
+    """A head and nothing before it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.nn.Linear(5, 4)
+
+
+def load_bare(context):
+    return bare_model(), *load(context)[1:]
+
+
+def test_without_layers_to_read_the_method_that_is_told_is_the_one_that_was_fitted():
+    """With taps the best method is another; this model has none."""
+    found = ccvr.flower.calibrate(grid_of(2, load_bare), bare_model(), EXAMPLE, taps="auto")
+    assert (found.statistics.source.taps, found.statistics.kind) == ((), "full")
+    best = best_method(found.statistics)
+    assert found.method == best.partition(",")[0] == "ccvr-converged"
+    assert same_tensors(found.model, ccvr.calibrate(bare_model(), found.statistics, best))
+    assert same_tensors(found.model, ccvr.flower.calibrate(grid_of(2, load_bare), bare_model(), EXAMPLE).model)
+    assert not same_tensors(found.model, ccvr.calibrate(bare_model(), found.statistics, "lda,shrinkage=oas"))
+
+
+@pytest.mark.parametrize("kind", ["full", "pooled", "diagonal", "means"])
+def test_with_layers_to_read_the_best_method_for_the_kind_that_reads_them(kind):
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, kind=kind, taps="1")
+    assert (found.statistics.source.taps, found.statistics.kind) == (("1",), kind)
+    assert found.method == best_method(found.statistics).partition(",")[0]
+    x = batches_of(7)[0][0]
+    assert torch.equal(found.model(x), ccvr.calibrate(small_model(), found.statistics)(x))
+
+
+def test_without_a_method_and_a_kind_statistics_are_full():
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, taps="1")
+    assert (found.statistics.kind, found.method) == ("full", "lda")
+
+
+def test_a_method_of_the_users_own():
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "tests.flower.small:Nearest", kind="means")
+    assert (found.statistics.kind, found.method) == ("means", "tests.flower.small:Nearest")
+    torch.testing.assert_close(
+        found.model.state_dict(), ccvr.calibrate(small_model(), found.statistics, "ncm").state_dict()
+    )
 
 
 def test_the_model_is_left_alone_and_the_arrays_fit_it():
@@ -278,8 +362,12 @@ def test_one_answer_is_in_memory_at_a_time(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:nobody has samples")
-def test_a_clients_own_min_count_wins():
-    """The larger of what the client withholds by itself and what the server lets it withhold."""
+@pytest.mark.parametrize("method", ["ncm", "tests.flower.small:Nearest"])
+def test_a_clients_own_min_count_wins(method):
+    """The larger of what the client withholds by itself and what the server lets it withhold.
+
+    Also for a method of the user's own that has no option for it.
+    """
 
     def uneven(context):
         model, ((x, y), *_), held_out = load(context)  # 13 or 12 of each class
@@ -287,7 +375,7 @@ def test_a_clients_own_min_count_wins():
 
     for own, asked, count in ((21, 0, [52, 0, 0, 0]), (0, 21, [52, 0, 0, 0]), (0, 0, [52, 26, 24, 24])):
         grid = grid_of(2, uneven, min_count=own)
-        found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", min_count=asked)
+        found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, method, min_count=asked)
         assert found.statistics.count.tolist() == count
         assert int(found.statistics.withheld) == 126 - sum(count)
 
@@ -532,6 +620,19 @@ def test_what_load_gives_is_checked(given, said):
         ("lda,kind=means", {}, CcvrError, "means"),
         ("lda", {"head": "0.weight"}, ModelError, "0.weight"),
         ("lda", {"kind": "nonsense"}, CcvrError, "nonsense"),
+        (
+            "lda",
+            {"kind": "diagonal"},
+            SpecError,
+            'kind is "diagonal", which this method cannot use. It can use: pooled',
+        ),
+        ("kernel", {"kind": "full"}, SpecError, 'kind is "full"; kernel can use: kernel'),
+        ("tests.flower.small:Nearest", {"kind": "full"}, SpecError, 'kind is "full"; .*Nearest can use: means'),
+        ("tests.flower.small:Nearest", {"kind": "pooled"}, SpecError, 'kind is "pooled"; .*Nearest can use: means'),
+        ("oracle", {"kind": "full"}, CalibrationError, "oracle needs raw features"),
+        *((name, {"taps": "auto"}, SpecError, f'taps is "auto"; {name} reads the last') for name in DRAWING),
+        ("tests.flower.small:Nearest", {"taps": "1"}, SpecError, 'taps is "1"; .*Nearest reads the last layer alone'),
+        ("ccvr,taps=auto", {}, SpecError, 'ccvr has no option "taps"'),
         *(("lda", {"quorum": value}, CcvrError, "quorum is") for value in (0, -1, 1.5, math.nan, math.inf)),
         *(("lda", {"timeout": value}, CcvrError, "timeout is") for value in (0, -1, math.nan, math.inf, 1e300)),
         *(("lda", {"num_clients": value}, CcvrError, "num_clients is") for value in (0, -1, 1.5)),

@@ -149,7 +149,8 @@ def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, si
         with evaluating(model), reading(model, "head", taps) as features:
             width = features(example).shape[1]
         for request, number in method.exchanges(width):
-            key = request.kind, request.transform, request.taps, number
+            projected = method if request.kind == "kernel" else None  # random features are each method's own
+            key = request.kind, request.transform, request.taps, number, projected
             payloads[key] = payload_bytes(request.kind, size.num_classes, number)
     return sum(payloads.values())
 
