@@ -5,7 +5,7 @@ that is left when the class means are taken out (what travels) and put back.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ccvr.core.tables import Table, suggestion
 class Kind:
     """One kind. ``square``: the last two axes of ``second`` are a symmetric matrix, of which a triangle travels."""
 
+    description: str
     shape: Callable[[int, int], tuple[int, ...]]
     """(C, d) → shape of ``second``."""
     add: Callable[[Tensor, int, Tensor], None]
@@ -56,18 +57,34 @@ def _add_nothing(second: Tensor, label: int, z: Tensor) -> None:
     """Means alone: ``second`` is made of them when the client is done."""
 
 
-FULL = Kind(lambda c, d: (c, d, d), _add_outer, _outer_of_means)
-POOLED = Kind(lambda c, d: (d, d), _add_pooled, _pooled_of_means, by_class=False)
-DIAGONAL = Kind(lambda c, d: (c, d), _add_squares, lambda n, s: s.square() / n.clamp(min=1).unsqueeze(1), square=False)
-MEANS = Kind(lambda c, d: (0,), _add_nothing, _outer_of_means)
+FULL = Kind("Σ z zᵀ of each class: one covariance per class.", lambda c, d: (c, d, d), _add_outer, _outer_of_means)
+POOLED = Kind(
+    "Σ z zᵀ over all classes: one covariance that they share.",
+    lambda c, d: (d, d),
+    _add_pooled,
+    _pooled_of_means,
+    by_class=False,
+)
+DIAGONAL = Kind(
+    "Σ z² of each class: variances of the features.",
+    lambda c, d: (c, d),
+    _add_squares,
+    lambda n, s: s.square() / n.clamp(min=1).unsqueeze(1),
+    square=False,
+)
+MEANS = Kind(
+    "Means of each class alone; the server makes Σ_k n_kc mu_kc mu_kcᵀ of them.",
+    lambda c, d: (0,),
+    _add_nothing,
+    _outer_of_means,
+)
+KERNEL = replace(POOLED, description="Pooled statistics of random features of several layers.")
 
 KINDS: Table[Kind] = Table(
     "kind of statistics",
-    {"full": FULL, "pooled": POOLED, "diagonal": DIAGONAL, "means": MEANS, "kernel": POOLED},
+    {"full": FULL, "pooled": POOLED, "diagonal": DIAGONAL, "means": MEANS, "kernel": KERNEL},
     closed=True,
 )
-"""full: Σ z zᵀ per class · pooled: over all classes · diagonal: Σ z² per class · means: Σ_k n_kc mu_kc mu_kcᵀ, which a
-server makes of each client's means, so a client has none · kernel: pooled, of random features."""
 
 
 def reduce(second: Tensor, kind: str, to: str) -> Tensor | None:
