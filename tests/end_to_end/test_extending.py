@@ -9,8 +9,17 @@ import pytest
 from ccvr.cli.run import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-BUDGETS = {"A partitioner": 25, "A data set": 20, "A calibrator": 20, "A local objective": 25, "A server update": 15}
+PARTS = re.findall(r"^##+ (.+?)\n(.*?)(?=^##+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+SECTIONS = {title: text for title, text in PARTS if "```python" in text}
+BUDGETS = {
+    "A partitioner": 25,
+    "A data set": 20,
+    "A calibrator": 20,
+    "What a client adds": 25,
+    "What the server does": 25,
+    "What stays with a client": 10,
+    "All of it": 40,
+}
 
 
 def code(section):

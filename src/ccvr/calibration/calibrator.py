@@ -12,8 +12,9 @@ from ccvr.core.errors import CalibrationError, SpecError
 from ccvr.core.seeds import derive_seed
 from ccvr.models.heads import Head
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.collect import Request
+from ccvr.statistics.kinds import stands_for
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 
 Ask = Callable[[Request], ClassStatistics]
 """Asks all clients, and merges what they answer."""
@@ -81,7 +82,7 @@ class FromStatistics(Calibrator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.kind and self.kind not in self.kinds:
+        if self.kind and stands_for(self.kind) not in self.kinds:
             raise SpecError(
                 f'kind is "{self.kind}", which this method cannot use. It can use: {", ".join(self.kinds)}.'
             )
@@ -149,7 +150,7 @@ def as_usable(method: Calibrator, statistics: ClassStatistics) -> ClassStatistic
     wanted = getattr(method, "kind", "")
     if wanted not in ("", statistics.kind):
         return statistics.as_kind(wanted)
-    if statistics.kind in method.kinds:
+    if stands_for(statistics.kind) in method.kinds:
         return statistics
     if statistics.kind == "full" and "pooled" in method.kinds:
         return statistics.as_kind("pooled")

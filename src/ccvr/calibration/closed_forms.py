@@ -13,8 +13,9 @@ from ccvr.core.seeds import derive_seed
 from ccvr.models.heads import Head, LinearHead, Transform
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.collect import Request, random_features
+from ccvr.statistics.collect import random_features
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 
 EXCLUDED = -1e9
 """Bias of a class that nobody has: it is never predicted."""

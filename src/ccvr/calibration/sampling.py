@@ -27,7 +27,7 @@ def draw(
     ``matched`` draws of more features than the covariance has directions have its very mean and covariance.
     """
     d = statistics.num_features
-    require_memory(4 * sum(numbers) * d, "virtual features", "Lower calibration.num_virtual")
+    require_memory(4 * sum(numbers) * d, "virtual features", "Lower the option num_virtual")
     mean, draws, labels = statistics.mean, [], []
     for label, (vectors, scales) in _roots(statistics, shrinkage):
         noise = torch.randn(numbers[label], d, dtype=torch.float64, generator=rng)

@@ -23,6 +23,7 @@ COMMANDS = Table(
         "tune": "choose hyperparameters on a held-out part, then train with all",
         "show": "runs side by side: accuracy before and after, gain, worst class",
         "data": "list, get and check data sets",
+        "list": "what a spec can name: algorithms, calibrators, … with their options",
     },
     closed=True,
 )

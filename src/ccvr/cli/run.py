@@ -1,5 +1,6 @@
 """ccvr run [PRESET|SPEC.toml] [OPTIONS]"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import indent
@@ -7,13 +8,17 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.arguments import parse
 from ccvr.cli.engines import begin
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
+from ccvr.core.fields import names_of
+from ccvr.core.methods import option_names
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, to_toml
+from ccvr.training.algorithms import ALGORITHMS, OLD_OPTIONS
 
 ABOUT = f"""Train a federated model and calibrate it: ccvr run [PRESET|SPEC.toml] [OPTIONS].
 
@@ -41,6 +46,7 @@ def command(argv: list[str]) -> None:
     late = next((word for word in argv if word in PRESETS), None)
     if late:
         raise UsageError(f"{late} stands behind options. The preset comes first: ccvr run {late} [OPTIONS].")
+    _refuse_old_options(argv)
     arguments = parse(RunArguments, argv, prog="ccvr run", default=RunArguments(spec=base), about=ABOUT)
     spec = arguments.spec
     if arguments.dry_run:
@@ -50,6 +56,28 @@ def command(argv: list[str]) -> None:
     path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
     events = begin(spec, path, overwrite=arguments.overwrite)
     follow(events, path, quiet=arguments.quiet, report=arguments.report)
+
+
+def _refuse_old_options(argv: list[str]) -> None:
+    """Say where the options of methods went that once were fields of the spec."""
+    known = names_of(Spec)
+    for word in argv:
+        field = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        section, _, option = field.partition(".")
+        if not word.startswith("--") or field in known or section not in METHODS:
+            continue
+        for name, cls in METHODS[section][0].items():
+            new = OLD_OPTIONS.get(name, {}).get(option, option)
+            if new in option_names(cls):
+                raise UsageError(
+                    f"--{section}.{option} is an option of the method: {METHODS[section][1]} {name},{new}=…."
+                )
+
+
+METHODS: dict[str, tuple[Mapping[str, type], str]] = {
+    "training": (ALGORITHMS, "--training.algorithm"),
+    "calibration": (CALIBRATORS, "--calibration.methods"),
+}
 
 
 def unused_folder(name: str) -> Path:

@@ -30,7 +30,7 @@ from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
-from ccvr.statistics.collect import Request
+from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 
 MAX_CLIENTS = 10
@@ -163,8 +163,8 @@ def _threads_for(num_samples: int) -> Iterator[int]:
 
 def find_separability(subject: Subject) -> AnalysisResult:
     """[P, P]: sliced Wasserstein distances of the classes' Gaussians, and what each calibration gained."""
-    evidence = StatisticsCache(subject.run.engine, subject.run.model, subject.run.folder)
-    total = evidence.merged(Request())
+    cache = StatisticsCache(subject.run.engine, subject.run.model, subject.run.folder)
+    total = cache.merged(Request())
     found = separability(total.gaussians(), rng=subject.rng("separability"))
     accuracy = subject.run.results["accuracy"]
     gains = {label: accuracy[label] - accuracy[UNCALIBRATED] for label in subject.labels if label != UNCALIBRATED}

@@ -21,8 +21,9 @@ from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
-from ccvr.statistics.collect import Request, fold, require_sound, source_of
+from ccvr.statistics.collect import fold, source_of
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client
@@ -99,7 +100,7 @@ class LocalEngine:
         return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
-        require_sound(request)
+        request.validate()
         source = source_of(model, self.dataset.train.images[:1], request, head="head")
         for features in self._store.read(model, source.taps):
             yield fold(features, self.dataset.num_classes, request, source)

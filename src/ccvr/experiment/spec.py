@@ -103,14 +103,29 @@ class Spec:
         return 1 if alone else min(self.workers or cores(), num_clients)
 
     @property
+    def description(self) -> str:
+        """What is run, in a few words."""
+        train, part = self.training, self.partition
+        owners = f"dirichlet {part.alpha:g}" if part.kind == "dirichlet" else part.kind
+        return (
+            f"{' + '.join([train.algorithm, *self._switches])} on {self.data.name}, {part.num_clients} clients "
+            f"({owners}), {train.rounds} rounds of {train.local_epochs} epochs"
+        )
+
+    @property
+    def _switches(self) -> list[str]:
+        return ["clsnorm"] * self.training.clsnorm + ["clsprox"] * bool(self.training.clsprox)
+
+    @property
     def name(self) -> str:
         """What sets this spec apart in a comparison: data, owners, algorithm, regularisers."""
         part, train = self.partition, self.training
         owners = {"dirichlet": f"a{part.alpha:g}", "shards": f"shards{part.classes_per_client}"}.get(
             part.kind, part.kind
         )
-        switches = ["clsnorm"] * train.clsnorm + ["clsprox"] * bool(train.clsprox)
-        return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm_name, *switches])).strip("-.")
+        return re.sub(r"[^\w.]+", "-", "-".join([self.data.name, owners, train.algorithm_name, *self._switches])).strip(
+            "-."
+        )
 
 
 FREE = ("calibration.", "checkpoint.", "log.", "flower.", "data.root", "engine", "workers")

@@ -14,9 +14,9 @@ from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.models.split import SplitModel
-from ccvr.statistics.collect import Request
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 
 
 @dataclass(frozen=True)

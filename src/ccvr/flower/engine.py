@@ -23,8 +23,8 @@ from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
 from ccvr.models.taps import TappedBackbone
-from ccvr.statistics.collect import Request
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.rounds import RoundState, federate

@@ -14,12 +14,12 @@ from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
 from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
 from ccvr.models.heads import Head
-from ccvr.models.random_features import Projection
 from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.collect import Batches, Request, collect, read_features
+from ccvr.statistics.collect import Batches, collect_request, read_features
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.statistics.wire import MAX_COUNT, payload_bytes
 
 HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
@@ -58,17 +58,10 @@ def expected(model: nn.Module, example: Tensor, head: str, request: Request) -> 
     """What an honest client's statistics are like, from inputs [B, …] on which the features are finite."""
     weight = model.get_submodule(head).weight
     assert isinstance(weight, Tensor)
-    found = collect(
-        model,
-        [(example, torch.zeros(len(example), dtype=torch.int64))],
-        num_classes=len(weight),
-        kind="kernel" if request.projection is not None else "means",  # the others would cost much memory
-        transform=request.transform,
-        head=head,
-        taps=request.taps,
-        min_count=0,
-        projection=request.projection,
-    )
+    cheap = request.kind if request.projection is not None else "means"  # the others would cost much memory
+    labels = torch.zeros(len(example), dtype=torch.int64)
+    asked = replace(request, kind=cheap, min_count=0)
+    found = collect_request(model, [(example, labels)], len(weight), asked, head=head)
     return replace(found, kind=request.kind)
 
 
@@ -79,19 +72,9 @@ def ask_statistics(
 
     Those that are not ``like`` are refused, and those of more samples than are ``owned``.
     """
-    blobs = {"state": state}
-    if request.projection is not None:
-        blobs["projection"] = request.projection.to_bytes()
-    content = pack(
-        blobs,
-        kind=request.kind,
-        transform=request.transform,
-        head=like.source.head,
-        taps="+".join(like.source.taps),
-        num_classes=like.num_classes,
-        min_count=request.min_count,
-        **settings,
-    )
+    asked = replace(request, taps=like.source.taps)
+    blobs = {"state": state, "request": asked.to_bytes()}
+    content = pack(blobs, head=like.source.head, num_classes=like.num_classes, **settings)
 
     def read(client: int, answer: RecordDict) -> ClassStatistics | None:
         if setting_of(answer, "empty", bool, False):
@@ -134,17 +117,13 @@ def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *
     first = next(samples, None)
     if first is None:
         return pack({}, empty=True)
-    has_projection = "projection" in blob_names(content)
-    statistics = collect(
+    request = Request.from_bytes(blob_of(content, "request"))
+    statistics = collect_request(
         model,
         chain([first], samples),
-        num_classes=setting_of(content, "num_classes", int),
-        kind=setting_of(content, "kind", str),
-        transform=setting_of(content, "transform", str),
+        setting_of(content, "num_classes", int),
+        replace(request, min_count=max(min_count, request.min_count)),
         head=setting_of(content, "head", str, ""),
-        taps=setting_of(content, "taps", str, ""),
-        min_count=max(min_count, setting_of(content, "min_count", int)),
-        projection=Projection.from_bytes(blob_of(content, "projection")) if has_projection else None,
     )
     return pack({"statistics": statistics.to_bytes()})
 

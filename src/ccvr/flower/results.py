@@ -51,7 +51,7 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
     if sum(map(len, groups.values())) != len(tensors):
         raise FederationError("its result has tensors that nobody asked for.")
     for group, found in groups.items():
-        _require_sound(found, getattr(sent, group, None), MAX_MAGNITUDE[group])
+        _require_fitting(found, getattr(sent, group, None), MAX_MAGNITUDE[group])
     if num_bytes(groups["payload"]) > MAX_PAYLOAD * max(sent.model_bytes, 10**6):
         raise FederationError(f"beside its model it sends {num_bytes(groups['payload']):,} bytes, which is too much.")
     if header.get("num_examples") != len(client.indices):
@@ -89,7 +89,7 @@ def _number(
     return float(value)
 
 
-def _require_sound(found: Tensors, sent: Tensors | None, most: float) -> None:
+def _require_fitting(found: Tensors, sent: Tensors | None, most: float) -> None:
     """The names, types and shapes that were ``sent``; and no numbers that would spoil the average of everybody."""
     if sent is not None and _described(found) != _described(sent):
         raise FederationError("its tensors are not those of the model that was sent.")

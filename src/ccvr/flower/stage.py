@@ -19,10 +19,10 @@ from ccvr.flower.questions import ask_scores, ask_statistics, expected, require_
 from ccvr.models.find import find_head
 from ccvr.models.heads import Head
 from ccvr.models.split import under_new_head
-from ccvr.statistics.collect import Request
-from ccvr.statistics.kinds import require_kind
+from ccvr.statistics.kinds import find_kind
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.statistics.wire import MAX_COUNT
 
 
@@ -144,7 +144,7 @@ def _check_options(quorum: float, timeout: float) -> None:
 
 
 def _best(kind: str, taps: str | None) -> str:
-    require_kind(kind)
+    find_kind(kind)
     return (BEST_WITH_TAPS if taps else BEST)[kind]
 
 

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
-from ccvr.models.random_features import Projection
-from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.kinds import find_kind
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.statistics.source import Source
 
 BLOCK = 256
@@ -19,14 +19,11 @@ class Accumulator:
     def __init__(
         self,
         num_classes: int,
-        *,
-        kind: str = "full",
+        request: Request = Request(),  # noqa: B008 - frozen
         source: Source | None = None,
-        projection: Projection | None = None,
-        min_count: int = 0,
     ) -> None:
-        self.num_classes, self.kind, self.source, self.projection = num_classes, kind, source, projection
-        self.min_count = min_count
+        self.num_classes, self.request, self.source = num_classes, request, source
+        self.min_count, self._kind = request.min_count, find_kind(request.kind)
         self._sums: ClassStatistics | None = None
         self._waiting: list[list[Tensor]] = [[] for _ in range(num_classes)]
 
@@ -57,21 +54,25 @@ class Accumulator:
         sums.withheld.add_(sums.count[small].sum())
         sums.count[small] = 0
         sums.clients.copy_(sums.count > 0)
-        return sums
+        return self._kind.finish(sums)
 
     def _of_width(self, num_features: int) -> ClassStatistics:
         if self._sums is None:
             self._sums = ClassStatistics.zeros(
-                self.num_classes, num_features, kind=self.kind, source=self.source, projection=self.projection
+                self.num_classes,
+                num_features,
+                kind=self.request.kind,
+                source=self.source,
+                projection=self.request.projection,
             )
         return self._sums
 
     def _add(self, sums: ClassStatistics, label: int) -> None:
         if self._waiting[label]:
-            rows = torch.cat(self._waiting[label]).to(torch.float64)
+            rows = self._kind.prepare(torch.cat(self._waiting[label]).to(torch.float64))
             self._waiting[label].clear()
             sums.total[label] += rows.sum(0)
-            KINDS[self.kind].add(sums.second, label, rows)
+            self._kind.add(sums.second, label, rows)
 
     def _usable_labels(self, z: Tensor, y: Tensor) -> Tensor:
         # Indexing would take label -1 for the last class, and one NaN would spoil the merged statistics of everybody.

@@ -5,7 +5,6 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,37 +13,15 @@ from ccvr.core.errors import StatisticsError
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.modes import evaluating
-from ccvr.models.random_features import Projection, RandomFeatures
+from ccvr.models.random_features import Projection
 from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
-from ccvr.statistics.kinds import require_kind
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.statistics.source import Source
 
 Batches = Iterable[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a server asks its clients for; the arguments of ``collect`` that are the same for all of them."""
-
-    kind: str = "full"
-    transform: str = "none"
-    taps: str | Sequence[str] = ""
-    min_count: int = 0
-    projection: Projection | None = None
-
-    @property
-    def details(self) -> list[str]:
-        """What tells it apart from other requests of its kind, in words."""
-        words = [
-            self.transform if self.transform != "none" else "",
-            f"taps-{self.taps}" if self.taps else "",
-            f"from-{self.min_count}" if self.min_count else "",
-            self.projection.digest[:12] if self.projection else "",
-        ]
-        return [word for word in words if word]
 
 
 def collect(
@@ -66,21 +43,19 @@ def collect(
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
     """
     request = Request(kind, transform, taps or "", min_count, projection)
-    require_sound(request)
+    return collect_request(model, batches, num_classes, request, head=head)
+
+
+def collect_request(
+    model: nn.Module, batches: Batches, num_classes: int, request: Request, *, head: str | None = None
+) -> ClassStatistics:
+    """What a client sends for a request."""
+    request.validate()
     samples = _peeked(batches)
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
     with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
         return fold(features, num_classes, request, source)
-
-
-def require_sound(request: Request) -> None:
-    """An error where a request asks for what does not go together."""
-    require_kind(request.kind)
-    if (request.kind == "kernel") != (request.projection is not None):
-        raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
-    if request.projection is not None and FeatureTransform.parse(request.transform) != FeatureTransform():
-        raise StatisticsError(f'kind "kernel" takes no transform, but "{request.transform}" was given. Leave it out.')
 
 
 def source_of(model: nn.Module, inputs: Tensor, request: Request, *, head: str | None = None) -> Source:
@@ -100,17 +75,9 @@ def source_of(model: nn.Module, inputs: Tensor, request: Request, *, head: str |
 
 def fold(features: Batches, num_classes: int, request: Request, source: Source) -> ClassStatistics:
     """One client's statistics of a sound request, from its features [B, d] and labels [B], batch by batch."""
-    projection = request.projection
-    statistics = Accumulator(
-        num_classes, kind=request.kind, source=source, projection=projection, min_count=request.min_count
-    )
-    apply = FeatureTransform.parse(request.transform) if projection is None else RandomFeatures.of(projection)
+    statistics = Accumulator(num_classes, request, source)
     for z, y in features:
-        if projection is not None and z.shape[1:] != projection.mean.shape:
-            raise StatisticsError(
-                f"the projection is of {len(projection.mean)} numbers, the model gives {z.shape[1]}. Give its taps."
-            )
-        statistics.update(apply(z), y)
+        statistics.update(request.features(z), y)
     return statistics.finish()
 
 
@@ -180,7 +147,8 @@ def statistics_of(
     if model is not None:
         source = Source(backbone_digest(model, head), head)
     classes = num_classes if num_classes is not None else int(y.max()) + 1 if len(y) else 1
-    statistics = Accumulator(classes, kind=kind, source=source, projection=projection, min_count=min_count)
+    request = Request(kind, min_count=min_count, projection=projection)
+    statistics = Accumulator(classes, request, source)
     statistics.update(z, y)
     return statistics.finish()
 

@@ -1,11 +1,10 @@
 """Kinds of class statistics: how much of the second moments a client keeps.
 
-Each is a row: the shape of what is kept beside count [C] and total [C, d] = Σ z, how features enter it, and the part
-that is left when the class means are taken out (what travels) and put back.
+A kind says what is kept beside count [C] and total [C, d] = Σ z, how features enter it, and the part that is left when
+the class means are taken out (what travels) and put back.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,74 +12,151 @@ from torch import Tensor
 from ccvr.core.errors import StatisticsError
 from ccvr.core.tables import Table, suggestion
 
+if TYPE_CHECKING:
+    from ccvr.statistics.moments import ClassStatistics
 
-@dataclass(frozen=True)
+
 class Kind:
-    """One kind. ``square``: the last two axes of ``second`` are a symmetric matrix, of which a triangle travels."""
+    """Σ z zᵀ of each class: one covariance per class. Other kinds override what they do differently."""
 
-    shape: Callable[[int, int], tuple[int, ...]]
-    """(C, d) → shape of ``second``."""
-    add: Callable[[Tensor, int, Tensor], None]
-    """Add features [n, d] of one class to ``second``, in place."""
-    of_means: Callable[[Tensor, Tensor], Tensor]
-    """(count [C], total [C, d]) → what ``second`` would be if every feature were its class mean."""
-    square: bool = True
-    by_class: bool = True
+    description = "Σ z zᵀ of each class: one covariance per class."
+    square = True
+    """Whether the last two axes of ``second`` are a symmetric matrix, of which a triangle travels."""
+    by_class = True
     """Whether the first axis of ``second`` is the class."""
+    made_of_means = False
+    """Whether the server makes ``second`` of each client's means, so that a client has and sends none."""
+    projected = False
+    """Whether features are random ones, which a projection makes."""
+    has_covariances = True
+    """Whether the covariance of a class can be had."""
+    exact = True
+    """Whether these are sums of samples. Noisy ones may have any count, and matrices that are no covariances."""
+    stands_for = ""
+    """The kind of ours that it takes the place of, for calibrators; nothing for ours."""
+
+    def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        """The shape of ``second``, of one client."""
+        return num_classes, num_features, num_features
+
+    def merged_shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        """The shape of ``second`` of several clients."""
+        return self.shape(num_classes, num_features)
+
+    def prepare(self, z: Tensor) -> Tensor:
+        """What enters the sums of features z [B, d]; a kind with noise bounds their norm here."""
+        return z
+
+    def add(self, second: Tensor, label: int, z: Tensor) -> None:
+        """Add features [n, d] of one class to ``second``, in place."""
+        second[label].addmm_(z.T, z)
+
+    def finish(self, statistics: "ClassStatistics") -> "ClassStatistics":
+        """What a client gives away of its sums; a kind with noise adds it here."""
+        return statistics
+
+    def of_means(self, count: Tensor, total: Tensor) -> Tensor:
+        """What ``second`` would be if every feature were its class mean: n_c mu_c mu_cᵀ, of count [C], total [C, d]."""
+        scaled = _root_scaled(count, total)
+        return scaled.unsqueeze(2) * scaled.unsqueeze(1)
+
+    def spread_over(self, count: Tensor, clients: Tensor) -> Tensor:
+        """How many things the scatter of each class is of; of a single one it is zero."""
+        return count
+
+    def reduced(self, second: Tensor, to: str) -> Tensor | None:
+        """``second`` as a smaller kind; None where it cannot be had."""
+        if to == "pooled":
+            return second.sum(0)
+        return torch.diagonal(second, dim1=1, dim2=2).contiguous() if to == "diagonal" else None
 
 
-def _outer_of_means(count: Tensor, total: Tensor) -> Tensor:
-    """n_c mu_c mu_cᵀ."""
-    scaled = total / count.clamp(min=1).double().sqrt().unsqueeze(1)
-    return scaled.unsqueeze(2) * scaled.unsqueeze(1)
+def _root_scaled(count: Tensor, total: Tensor) -> Tensor:
+    return total / count.clamp(min=1).double().sqrt().unsqueeze(1)
 
 
-def _add_outer(second: Tensor, label: int, z: Tensor) -> None:
-    second[label].addmm_(z.T, z)
+class Pooled(Kind):
+    description = "Σ z zᵀ over all classes: one covariance that they share."
+    by_class = False
+
+    def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        return num_features, num_features
+
+    def add(self, second: Tensor, label: int, z: Tensor) -> None:
+        second.addmm_(z.T, z)
+
+    def of_means(self, count: Tensor, total: Tensor) -> Tensor:
+        scaled = _root_scaled(count, total)
+        return scaled.T @ scaled
+
+    def reduced(self, second: Tensor, to: str) -> Tensor | None:
+        return None
 
 
-def _add_pooled(second: Tensor, label: int, z: Tensor) -> None:
-    second.addmm_(z.T, z)
+class Diagonal(Kind):
+    description = "Σ z² of each class: variances of the features."
+    square = False
+
+    def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        return num_classes, num_features
+
+    def add(self, second: Tensor, label: int, z: Tensor) -> None:
+        second[label] += z.square().sum(0)
+
+    def of_means(self, count: Tensor, total: Tensor) -> Tensor:
+        return total.square() / count.clamp(min=1).unsqueeze(1)
+
+    def reduced(self, second: Tensor, to: str) -> Tensor | None:
+        return None
 
 
-def _pooled_of_means(count: Tensor, total: Tensor) -> Tensor:
-    scaled = total / count.clamp(min=1).double().sqrt().unsqueeze(1)
-    return scaled.T @ scaled
+class Means(Kind):
+    description = "Means of each class alone; the server makes Σ_k n_kc mu_kc mu_kcᵀ of them."
+    made_of_means = True
+    has_covariances = False
+
+    def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        return (0,)
+
+    def merged_shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
+        return num_classes, num_features, num_features
+
+    def add(self, second: Tensor, label: int, z: Tensor) -> None:
+        pass
+
+    def spread_over(self, count: Tensor, clients: Tensor) -> Tensor:
+        return clients
+
+    def reduced(self, second: Tensor, to: str) -> Tensor | None:
+        return None
 
 
-def _add_squares(second: Tensor, label: int, z: Tensor) -> None:
-    second[label] += z.square().sum(0)
+class RandomPooled(Pooled):
+    description = "Pooled statistics of random features of several layers."
+    projected = True
+    has_covariances = False
 
-
-def _add_nothing(second: Tensor, label: int, z: Tensor) -> None:
-    """Means alone: ``second`` is made of them when the client is done."""
-
-
-FULL = Kind(lambda c, d: (c, d, d), _add_outer, _outer_of_means)
-POOLED = Kind(lambda c, d: (d, d), _add_pooled, _pooled_of_means, by_class=False)
-DIAGONAL = Kind(lambda c, d: (c, d), _add_squares, lambda n, s: s.square() / n.clamp(min=1).unsqueeze(1), square=False)
-MEANS = Kind(lambda c, d: (0,), _add_nothing, _outer_of_means)
 
 KINDS: Table[Kind] = Table(
     "kind of statistics",
-    {"full": FULL, "pooled": POOLED, "diagonal": DIAGONAL, "means": MEANS, "kernel": POOLED},
-    closed=True,
+    {"full": Kind(), "pooled": Pooled(), "diagonal": Diagonal(), "means": Means(), "kernel": RandomPooled()},
 )
-"""full: Σ z zᵀ per class · pooled: over all classes · diagonal: Σ z² per class · means: Σ_k n_kc mu_kc mu_kcᵀ, which a
-server makes of each client's means, so a client has none · kernel: pooled, of random features."""
 
 
-def reduce(second: Tensor, kind: str, to: str) -> Tensor | None:
-    """``second`` of a smaller kind; None where it cannot be had."""
-    if kind == to:
-        return second
-    if kind == "full" and to == "pooled":
-        return second.sum(0)
-    if kind == "full" and to == "diagonal":
-        return torch.diagonal(second, dim1=1, dim2=2).contiguous()
-    return None
+def find_kind(name: str) -> Kind:
+    """The kind of a name: ours, or an object of the user's own as ``package.module:name``.
+
+    Raises:
+        StatisticsError: there is none of that name.
+    """
+    if name not in KINDS and ":" not in name:
+        raise StatisticsError(f'no kind of statistics "{name}".{suggestion(name, KINDS)}')
+    kind = KINDS[name]
+    if not isinstance(kind, Kind):
+        raise StatisticsError(f'"{name}" is no Kind of statistics. Give an object of a class that derives from Kind.')
+    return kind
 
 
-def require_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise StatisticsError(f'no kind of statistics "{kind}".{suggestion(kind, KINDS)}')
+def stands_for(name: str) -> str:
+    """The kind of ours that calibrators take a kind for."""
+    return find_kind(name).stands_for or name

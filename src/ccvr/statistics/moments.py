@@ -9,7 +9,7 @@ from ccvr.core.errors import StatisticsError
 from ccvr.models.random_features import Projection
 from ccvr.statistics import wire
 from ccvr.statistics.gaussians import ClassGaussians
-from ccvr.statistics.kinds import KINDS, Kind, reduce
+from ccvr.statistics.kinds import Kind, find_kind
 from ccvr.statistics.source import Source, identity, require_same
 
 
@@ -48,7 +48,7 @@ class ClassStatistics:
             source or Source(),
             torch.zeros(num_classes, dtype=torch.int64),
             torch.zeros(num_classes, num_features, dtype=torch.float64),
-            torch.zeros(KINDS[kind].shape(num_classes, num_features), dtype=torch.float64),
+            torch.zeros(find_kind(kind).shape(num_classes, num_features), dtype=torch.float64),
             torch.zeros(num_classes, dtype=torch.int64),
             torch.zeros((), dtype=torch.int64),
             projection,
@@ -85,7 +85,7 @@ class ClassStatistics:
     def add_(self, other: "ClassStatistics") -> None:
         """``self + other``, in place: the server folds one client after the other in constant memory."""
         self.require_alike(other)
-        if self.kind == "means" and not self.second.numel():
+        if not self.second.numel():
             own = self._second()
             self.second.resize_(own.shape).copy_(own)
         self.second.add_(other._second())
@@ -117,7 +117,7 @@ class ClassStatistics:
 
     def as_kind(self, kind: str) -> "ClassStatistics":
         """The same as a smaller kind: full statistics hold pooled and diagonal ones."""
-        second = reduce(self.second, self.kind, kind)
+        second = self.second if kind == self.kind else self._kind.reduced(self.second, kind)
         if second is None:
             raise StatisticsError(f'these are {self.kind} statistics, not {kind}. Collect them with kind="{kind}".')
         return ClassStatistics(
@@ -150,13 +150,15 @@ class ClassStatistics:
 
     def _scatter(self, block: slice) -> Tensor:
         """What is left of ``second`` when the means are taken out, [d, d] or [d]."""
-        if self.kind == "means" and not self.second.numel():
+        if not self.second.numel():
             return torch.zeros(self.num_features, self.num_features, dtype=torch.float64)
         second = self.second[block]
         scatter = second - self._kind.of_means(self.count[block], self.total[block])
         axes = 2 if self._kind.square else 1
         scatter, second = (t.reshape(t.shape[-axes:]) for t in (scatter, second))
-        samples = self.clients if self.kind == "means" else self.count  # one client's means: no spread among clients
+        if not self._kind.exact:
+            return scatter
+        samples = self._kind.spread_over(self.count, self.clients)
         left, whole = (t.trace() if self._kind.square else t.sum() for t in (scatter, second))
         if not (samples[block] > 1).any() or left <= 1e-13 * whole:  # rounding of the sums and no more
             return torch.zeros_like(scatter)
@@ -164,11 +166,11 @@ class ClassStatistics:
 
     @property
     def _kind(self) -> Kind:
-        return KINDS[self.kind]
+        return find_kind(self.kind)
 
     def covariance(self, label: int) -> Tensor:
         """Sigma_c [d, d]: W_c / (n_c − 1), of the class itself; of pooled statistics the same for every class."""
-        if self.kind in ("means", "kernel"):
+        if not self._kind.has_covariances:
             raise StatisticsError(f'{self.kind} statistics hold no covariance of a class. Collect with kind="full".')
         if not self._kind.by_class:
             return self.pooled_covariance()
@@ -191,7 +193,7 @@ class ClassStatistics:
         """What a client sends. ``dtype`` of the scatter: float32 where it loses nothing that matters, else float64."""
         classes = self.count.nonzero().flatten()
         from_one_client = not (self.clients > 1).any()
-        blocks = [] if self.kind == "means" and from_one_client else self._blocks()  # the server makes it of the means
+        blocks = [] if self._kind.made_of_means and from_one_client else self._blocks()
         return wire.encode(
             self.kind,
             self.source,
@@ -208,7 +210,7 @@ class ClassStatistics:
 
         With ``like``, so are statistics that do not add up with those, before memory for them is asked for.
         """
-        found = wire.decode(blob)
+        found = wire.decode(blob, kind="" if like is None else like.kind)
         if like is not None:
             require_same(like._identity(), identity(found.kind, found.source, found.num_classes, found.num_features))
         try:
@@ -224,14 +226,14 @@ class ClassStatistics:
             found.num_classes, found.num_features, kind=found.kind, source=found.source, projection=found.projection
         )
         whole.count[classes] = parts.count
-        whole.total[classes] = parts.mean * parts.count.unsqueeze(1)
+        whole.total[classes] = parts.mean * parts.count.clamp(min=1).unsqueeze(1)
         whole.clients[classes] = parts.clients
         whole.withheld.fill_(parts.withheld)
-        if found.kind == "means" and found.packed is None:
-            return whole
-        if found.kind == "means":
-            second = torch.zeros(found.num_classes, *[found.num_features] * 2, dtype=torch.float64)
-            whole = replace(whole, second=second)
+        if whole._kind.made_of_means:
+            if found.packed is None:
+                return whole
+            shape = whole._kind.merged_shape(found.num_classes, found.num_features)
+            whole = replace(whole, second=torch.zeros(shape, dtype=torch.float64))
         blocks = whole._blocks()
         for block, scatter in zip(blocks if found.packed is not None else [], found.scatters(), strict=True):
             whole.second[block] = scatter

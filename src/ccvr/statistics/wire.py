@@ -16,7 +16,7 @@ from ccvr.core.errors import CcvrError, StatisticsError
 from ccvr.models.random_features import Projection
 from ccvr.models.tensor_file import read_header, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.kinds import KINDS, find_kind
 from ccvr.statistics.source import Source
 
 FORMAT = "ccvr-statistics/2"
@@ -47,16 +47,16 @@ class Parts:
 
 def payload_bytes(kind: str, num_present: int, num_features: int, *, width: int = 4) -> int:
     """Bytes of one client's tensors: label, count and mean in 8-byte numbers, the scatter in ``width``-byte ones."""
-    scatter = 0 if kind == "means" else _num_rows(kind, num_present) * _row_length(kind, num_features)
+    scatter = 0 if find_kind(kind).made_of_means else _num_rows(kind, num_present) * _row_length(kind, num_features)
     return num_present * (8 + 8 + 8 * num_features) + width * scatter
 
 
 def _num_rows(kind: str, num_present: int) -> int:
-    return num_present if KINDS[kind].by_class else min(1, num_present)
+    return num_present if find_kind(kind).by_class else min(1, num_present)
 
 
 def _row_length(kind: str, d: int) -> int:
-    return d * (d + 1) // 2 if KINDS[kind].square else d
+    return d * (d + 1) // 2 if find_kind(kind).square else d
 
 
 # --- out ------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,8 @@ def encode(
 ) -> bytes:
     """The blob; ``scatters`` come row by row and are packed as they come."""
     d = parts.mean.shape[1]
-    packed, fits = _pack(scatters, d, _rounding(kind, parts), square=KINDS[kind].square)
+    square = find_kind(kind).square
+    packed, fits = _pack(scatters, d, _rounding(kind, parts), square=square)
     tensors = {"classes": parts.classes, "count": parts.count, "mean": parts.mean}
     if (parts.clients > 1).any():
         tensors["clients"] = parts.clients
@@ -110,7 +111,7 @@ def unpack(row: Tensor, d: int) -> Tensor:
 def _rounding(kind: str, parts: Parts) -> Tensor:
     """What float64 may have left in each scatter: features that hardly vary leave little else."""
     of_classes = ROUNDING * parts.count * parts.mean.square().sum(1)
-    return of_classes if KINDS[kind].by_class else of_classes.sum(0, keepdim=True)[: len(of_classes)]
+    return of_classes if find_kind(kind).by_class else of_classes.sum(0, keepdim=True)[: len(of_classes)]
 
 
 def _is_covariance(scatter: Tensor, rounding: float) -> bool:
@@ -145,14 +146,17 @@ class Decoded:
     def scatters(self) -> Iterator[Tensor]:
         """Row by row, [d, d] or [d], float64."""
         for row in self.packed if self.packed is not None else ():
-            yield unpack(row, self.num_features) if KINDS[self.kind].square else row.to(torch.float64)
+            yield unpack(row, self.num_features) if find_kind(self.kind).square else row.to(torch.float64)
 
 
-def decode(blob: bytes) -> Decoded:
-    """Read a blob; whatever ``encode`` never writes is refused with its reason."""
+def decode(blob: bytes, *, kind: str = "") -> Decoded:
+    """Read a blob; whatever ``encode`` never writes is refused with its reason.
+
+    Kinds of ours are known, and the one that was asked for: what bytes name is never imported.
+    """
     try:
         header, shapes = read_header(blob, format=FORMAT)
-        _require_sizes(header, shapes)
+        _require_sizes(header, shapes, (*KINDS, kind))
         _, tensors = tensors_from_bytes(blob, format=FORMAT)
         return _checked(header, tensors)
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError, CcvrError) as error:
@@ -160,23 +164,23 @@ def decode(blob: bytes) -> Decoded:
         raise StatisticsError(f"these bytes are not class statistics ({reason}).") from error
 
 
-def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]]) -> None:
+def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]], known: tuple[str, ...]) -> None:
     """Refuse sizes that do not belong together, or to nothing that fits: before anything of that size is made."""
     kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
-    if kind not in KINDS:
+    if kind not in known:
         raise ValueError(f"unknown kind {kind!r}")
     if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MAX_CLASSES and 0 < d < 10**6):
         raise ValueError(f"{num_classes} classes of {d} features")
-    merged_means = kind == "means" and "scatter" in shapes
-    shape = (num_classes, d, d) if merged_means else KINDS[kind].shape(num_classes, d)
+    row = find_kind(kind)
+    shape = row.merged_shape(num_classes, d) if "scatter" in shapes else row.shape(num_classes, d)
     if math.prod(shape) > MAX_NUMBERS:
         raise ValueError(f"{kind} statistics of {num_classes} classes and {d} features are too large")
     present = shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
     expected = {"classes": [present], "count": [present], "mean": [present, d]}
     optional = {"clients": [present], "scatter": [_num_rows(kind, present), _row_length(kind, d)]}
-    if kind != "means" and present:
+    if not row.made_of_means and present:
         expected["scatter"] = optional.pop("scatter")
-    if kind == "kernel":
+    if row.projected:
         p = shapes["projection_mean"]
         expected |= {"projection_mean": p, "projection_std": p}
         if len(p) != 1 or p[0] * d > MAX_NUMBERS:
@@ -201,9 +205,10 @@ def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
     clients = tensors.get("clients", torch.ones_like(count))
     if len(classes) and (classes[0] < 0 or classes[-1] >= num_classes or (classes.diff() <= 0).any()):
         raise ValueError(f"classes {classes.tolist()} of {num_classes}: outside, twice or not in order")
-    if (count < 1).any() or (clients < 1).any() or (clients > count).any() or (clients > MAX_CLIENTS).any():
+    exact = find_kind(kind).exact
+    if (clients < 1).any() or (clients > MAX_CLIENTS).any() or (exact and ((count < 1) | (clients > count)).any()):
         raise ValueError("a count that cannot be")
-    if (count > clients * MAX_COUNT).any():
+    if (count.abs() > clients * MAX_COUNT).any():
         raise ValueError(f"more than {MAX_COUNT:,} samples of a class from one client")
     withheld = header["withheld"]
     if type(withheld) is not int or not 0 <= withheld <= MAX_CLIENTS * MAX_COUNT:
@@ -215,7 +220,7 @@ def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
         num_classes,
         d,
         Parts(classes, count, mean, clients, withheld),
-        _projection(header, tensors) if kind == "kernel" else None,
+        _projection(header, tensors) if find_kind(kind).projected else None,
         tensors.get("scatter"),
     )
     _require_covariances(found)
@@ -232,13 +237,16 @@ def _require_numbers(numbers: Tensor, most: float, what: str) -> None:
 def _require_covariances(found: Decoded) -> None:
     if found.packed is None:
         return
-    by_class = KINDS[found.kind].by_class
+    kind = find_kind(found.kind)
+    by_class = kind.by_class
     counts = found.parts.count if by_class else found.parts.count.sum().unsqueeze(0)
-    singles = found.parts.clients if found.kind == "means" else found.parts.count
+    singles = kind.spread_over(found.parts.count, found.parts.clients)
     rounding = _rounding(found.kind, found.parts).tolist()
     for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
         where = f"the scatter of class {int(found.parts.classes[index])}" if by_class else "the pooled scatter"
         _require_numbers(row, MAX_MAGNITUDE**2 * float(counts[index]), where)
+        if not kind.exact:
+            continue
         if not _is_covariance(scatter, rounding[index]):
             raise ValueError(f"{where} is not that of any features: it is indefinite")
         alone = bool(singles[index] == 1) if by_class else bool((singles == 1).all())

@@ -1,0 +1,83 @@
+"""ccvr list [TABLE [NAME]]"""
+
+import dataclasses
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tyro.conf import Positional
+
+from ccvr.cli.arguments import parse
+from ccvr.core.methods import Option, options_of
+from ccvr.core.tables import Table
+from ccvr.report.text_table import TextTable, print_tables
+
+TABLES: Table[str] = Table(
+    "table",
+    {
+        "algorithms": "ccvr.training.algorithms:ALGORITHMS",
+        "calibrators": "ccvr.calibration.table:CALIBRATORS",
+        "statistics": "ccvr.statistics.kinds:KINDS",
+        "models": "ccvr.models.build:MODELS",
+        "data": "ccvr.data.sources.rows:SOURCES",
+        "partitions": "ccvr.data.partition:PARTITIONERS",
+        "analyses": "ccvr.experiment.analyses:ANALYSES",
+        "presets": "ccvr.experiment.presets:PRESETS",
+    },
+    closed=True,
+)
+
+
+@dataclass(frozen=True)
+class ListArguments:
+    """What a spec can name: algorithms, calibrators, statistics, models, data sets, partitions, analyses, presets.
+
+    Without a table all names; with a table its rows and their options; with a name that row alone, also one of your own
+    as package.module:name.
+    """
+
+    table: Positional[str] = ""
+    """algorithms, calibrators, statistics, models, data, partitions, analyses or presets."""
+    name: Positional[str] = ""
+    """A row of the table."""
+
+
+def command(argv: list[str]) -> None:
+    arguments = parse(ListArguments, argv, prog="ccvr list")
+    if not arguments.table:
+        rows = [[table, ", ".join(_rows(table))] for table in TABLES]
+        print_tables([TextTable("What a spec can name", ("table", "names"), rows, ("table", "names"))])
+        return
+    table = _rows(arguments.table)
+    chosen = {arguments.name: table[arguments.name]} if arguments.name else table
+    print_tables([_described(arguments.table, chosen)])
+
+
+def _rows(name: str) -> Mapping[str, Any]:
+    module, _, attribute = TABLES[name].partition(":")
+    found: Mapping[str, Any] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def _described(table: str, rows: Mapping[str, Any]) -> TextTable:
+    """A line for each row, and one for each of its options."""
+    lines: list[list[str]] = []
+    for name, row in rows.items():
+        lines.append([name, "", "", _about(row)])
+        lines += [[name, each.name, each.default, each.about] for each in _options(row)]
+    has_options = any(line[1] for line in lines)
+    headers = ("name", "option", "default", "what it is") if has_options else ("name", "what it is")
+    cells = lines if has_options else [[line[0], line[3]] for line in lines]
+    return TextTable(table.capitalize(), headers, cells, headers)
+
+
+def _options(row: Any) -> list[Option]:
+    return options_of(row) if isinstance(row, type) and dataclasses.is_dataclass(row) else []
+
+
+def _about(row: Any) -> str:
+    """The first sentence that a row says about itself."""
+    text = getattr(row, "description", None) or inspect.getdoc(getattr(row, "build", row)) or ""
+    return str(text).partition("\n")[0]
