@@ -22,7 +22,8 @@ from ccvr.calibration.virtual import Ccvr, CcvrConverged
 from ccvr.core.errors import CalibrationError, SpecError, UnknownName
 from ccvr.core.methods import option_names
 from ccvr.models.heads import LinearHead
-from ccvr.statistics.collect import Request, statistics_of
+from ccvr.statistics.collect import statistics_of
+from ccvr.statistics.request import Request
 
 DEFAULTS = {"num_virtual": 7, "lr": 0.5, "ridge": 0.25, "per_class": 3, "seed": 11}
 OF_CCVR = (

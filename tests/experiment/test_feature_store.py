@@ -14,7 +14,8 @@ from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import score_on_test
-from ccvr.statistics.collect import Request, collect, read_features
+from ccvr.statistics.collect import collect, read_features
+from ccvr.statistics.request import Request
 from tests.end_to_end.tiny import TINY
 
 

@@ -10,7 +10,7 @@ from ccvr.core.errors import SpecError
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
-from ccvr.statistics.collect import Request
+from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.spec import TrainingSpec
 

@@ -34,9 +34,9 @@ from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_by
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.statistics.collect import Request
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
+from ccvr.statistics.request import Request
 from ccvr.statistics.wire import FORMAT
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult

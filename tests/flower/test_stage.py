@@ -22,6 +22,7 @@ from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.questions import COUNTS, SCORES
 from ccvr.models import scoring
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.statistics.request import Request
 from ccvr.statistics.wire import FORMAT
 from tests.flower.small import EXAMPLE, batches_of, fail, grid_of, load, misbehaving, overflowing, small_model
 
@@ -62,12 +63,16 @@ def test_without_a_method_the_best_for_the_kind(kind):
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs)))
 
 
+def asked_in(message) -> Request:
+    return Request.from_bytes(blob_of(message.content, "request"))
+
+
 def test_kernel_takes_two_exchanges():
     grid = grid_of(3)
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=50")
-    settings = [message.content["ccvr.settings"] for message in grid.sent]
-    assert [each["kind"] for each in settings] == ["diagonal"] * 3 + ["kernel"] * 3
-    assert {each.get("taps") for each in settings} == {"+".join(found.statistics.source.taps)} != {""}
+    asked = [asked_in(message) for message in grid.sent]
+    assert [each.kind for each in asked] == ["diagonal"] * 3 + ["kernel"] * 3
+    assert {each.taps for each in asked} == {"+".join(found.statistics.source.taps)} != {""}
     assert found.statistics.num_features == 50
     test = batches_of(9)
     assert ccvr.score(found.model, test, 4).accuracy > ccvr.score(small_model(), test, 4).accuracy + 20
@@ -539,7 +544,7 @@ def test_hostile_counts_are_left_out(blob, reason):
 def test_who_is_missing_twice_is_named_with_both_reasons():
     def twice(message, context, call_next):
         if context.node_id == 100:
-            raise RuntimeError(message.content["ccvr.settings"]["kind"])
+            raise RuntimeError(asked_in(message).kind)
         return call_next(message, context)
 
     found = ccvr.flower.calibrate(grid_of(3, mods=[twice]), small_model(), EXAMPLE, "kernel,num_features=20")

@@ -27,8 +27,8 @@ from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.federation import Federation, connected
 from ccvr.flower.messages import pack
 from ccvr.flower.questions import ask_statistics, expected, state_bytes
-from ccvr.statistics.collect import Request
 from ccvr.statistics.merge import merge
+from ccvr.statistics.request import Request
 from tests.flower.small import EXAMPLE, app_of, load, small_model
 
 # --- large statistics -------------------------------------------------------------------------------------------------

@@ -43,10 +43,7 @@ class Request:
             StatisticsError: an unknown kind, a kind of random features without a projection, or the reverse.
         """
         if find_kind(self.kind).projected != (self.projection is not None):
-            raise StatisticsError(
-                f'kind "{self.kind}" and a projection do not go together, or lack each other. '
-                'Make one with ccvr.random_features for kind "kernel".'
-            )
+            raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
         if self.projection is not None and FeatureTransform.parse(self.transform) != FeatureTransform():
             raise StatisticsError(
                 f'kind "{self.kind}" takes no transform, but "{self.transform}" was given. Leave it out.'

@@ -239,7 +239,8 @@ def _require_covariances(found: Decoded) -> None:
         return
     kind = find_kind(found.kind)
     by_class = kind.by_class
-    counts = found.parts.count if by_class else found.parts.count.sum().unsqueeze(0)
+    counts = found.parts.count.abs().clamp(min=1)
+    counts = counts if by_class else counts.sum().unsqueeze(0)
     singles = kind.spread_over(found.parts.count, found.parts.clients)
     rounding = _rounding(found.kind, found.parts).tolist()
     for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
