@@ -19,10 +19,11 @@ from ccvr.calibration.oracles import Oracle
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.calibration.virtual import Ccvr, CcvrConverged
-from ccvr.core.errors import CalibrationError, SpecError, UnknownName
+from ccvr.core.errors import CalibrationError, SpecError, StatisticsError, UnknownName
 from ccvr.core.methods import option_names
 from ccvr.models.heads import LinearHead
 from ccvr.statistics.collect import statistics_of
+from ccvr.statistics.kinds import KINDS
 from ccvr.statistics.request import Request
 
 DEFAULTS = {"num_virtual": 7, "lr": 0.5, "ridge": 0.25, "per_class": 3, "seed": 11}
@@ -136,7 +137,7 @@ def test_every_value_above_is_some_method_s():
 @pytest.mark.parametrize("name", [name for name, cls in CALIBRATORS.items() if "kind" in option_names(cls)])
 def test_a_kind_that_a_method_cannot_use(name):
     kinds = CALIBRATORS[name].kinds
-    for kind in ("full", "pooled", "diagonal", "means", "kernel", "ful"):
+    for kind in KINDS:
         if kind in kinds:
             assert parse_calibration(f"{name},kind={kind}").method.request().kind == kind
         else:
@@ -145,6 +146,8 @@ def test_a_kind_that_a_method_cannot_use(name):
             assert message == f'kind is "{kind}", which this method cannot use. It can use: {known}.'
             assert message == message_of(SpecError, lambda kind=kind: parse_calibration(name, {"kind": kind}))
     assert parse_calibration(name).method.request().kind == kinds[0], "without one, the best"
+    message = message_of(StatisticsError, lambda: parse_calibration(f"{name},kind=ful"))
+    assert message.startswith('no kind of statistics "ful". Did you mean "full"?')
 
 
 @pytest.mark.parametrize(

@@ -248,9 +248,7 @@ def test_rounding_below_zero_counts_as_no_spread():
 
 
 def test_more_draws_than_memory_are_refused():
-    with pytest.raises(
-        CcvrError, match=r"the virtual features need .* GB of memory; .* Lower calibration\.num_virtual"
-    ):
+    with pytest.raises(CcvrError, match=r"the virtual features need .* GB of memory; .* Lower the option num_virtual"):
         draw(gaussian(torch.zeros(4), torch.eye(4)), [10**15], rng=torch.Generator())
 
 

@@ -35,6 +35,7 @@ OPTIONS = {
     "tune": ["PRESET", "--training.algorithm", "--out", "--dry-run", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],
+    "list": ["algorithms", "calibrators", "A row of the table"],
 }
 
 

@@ -11,7 +11,7 @@ from tests.cli.conftest import Command, Launch
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
-KNOWN = "Known: analyze, calibrate, data, evaluate, report, reproduce, resume, run, show, tune."
+KNOWN = "Known: analyze, calibrate, data, evaluate, list, report, reproduce, resume, run, show, tune."
 IDS = ", ".join(ITEMS)
 KNOWN_IDS = f"Known: {', '.join(sorted(ITEMS))}."
 FIELDS = ", ".join(sorted(names_of(Spec)))
@@ -74,6 +74,19 @@ MISTAKES = {
         'SpecError: fedprox has no option "mju". Did you mean "mu"? Known: mu.'
     ),
     "run --out x --training.algorithm fedavg,mu=1": 'SpecError: fedavg has no option "mu". It has none.',
+    "run --out x --training.mu 0.1": (
+        "UsageError: --training.mu is an option of the method: --training.algorithm fedprox,mu=…."
+    ),
+    "run --out x --training.server-momentum=0.1": (
+        "UsageError: --training.server_momentum is an option of the method: --training.algorithm fedavgm,momentum=…."
+    ),
+    "run --out x --calibration.num-virtual 3": (
+        "UsageError: --calibration.num_virtual is an option of the method: --calibration.methods ccvr,num_virtual=…."
+    ),
+    "run --out x --calibration.per-class 3": (
+        "UsageError: --calibration.per_class is an option of the method: "
+        "--calibration.methods oracle-partial,per_class=…."
+    ),
     "run --out x --calibration.methods ccrv": (
         'UnknownName: no calibrator "ccrv". Did you mean "ccvr"? Known: ccvr, ccvr-converged, cof, cof-means, '
         "kernel, lda, ncm, oracle, oracle-partial, ridge."
@@ -186,6 +199,14 @@ MISTAKES = {
     "tune digits-a0.1-fedavg --training 1 2": (
         "UsageError: Unrecognized options: --training, 1, 2. See `ccvr tune --help`."
     ),
+    "list algorithm": (
+        'UnknownName: no table "algorithm". Did you mean "algorithms"? Known: algorithms, analyses, calibrators, data, '
+        "models, partitions, presets, statistics."
+    ),
+    "list algorithms fedprix": (
+        'UnknownName: no algorithm "fedprix". Did you mean "fedprox"? Known: fedavg, fedavgm, fedprox, moon.'
+    ),
+    "list presets nope": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
     "data lst": 'UnknownName: no data command "lst". Did you mean "list"? Known: check, get, list.',
     "data os:getcwd": 'UnknownName: no data command "os:getcwd". Known: check, get, list.',
     "data check digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',

@@ -13,6 +13,7 @@ from torch import nn
 import ccvr.flower
 from ccvr.calibration.calibrator import Calibrator
 from ccvr.models.heads import LinearHead
+from ccvr.statistics.kinds import Pooled
 from tests.flower.loopback import Loopback
 
 EXAMPLE = torch.zeros(1, 5)
@@ -64,6 +65,18 @@ class Nearest(Calibrator):
 
     def fit(self, head, statistics, *, rng):
         return LinearHead(statistics.mean.float(), -0.5 * statistics.mean.float().square().sum(1))
+
+
+class Bounded(Pooled):
+    """Pooled sums of features that are no longer than 2."""
+
+    stands_for = "pooled"
+
+    def prepare(self, z):
+        return z * (2.0 / z.norm(dim=1, keepdim=True)).clamp(max=1)
+
+
+bounded, alone = Bounded(), Pooled()
 
 
 def misbehaving(*nodes, how):

@@ -165,6 +165,16 @@ def test_a_method_of_the_users_own():
     )
 
 
+@pytest.mark.parametrize("method", [None, "lda,shrinkage=oas", "lda,shrinkage=oas,kind=tests.flower.small:bounded"])
+def test_a_kind_of_the_users_own_is_used_as_what_it_stands_for(method):
+    kind = "tests.flower.small:bounded"
+    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, method, kind=kind)
+    assert (found.method, found.statistics.kind) == ("lda", kind)
+    blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind=kind) for k in range(2)]
+    torch.testing.assert_close(found.statistics.total, ccvr.merge(blobs).total)
+    assert same_tensors(found.model, ccvr.calibrate(small_model(), found.statistics))
+
+
 def test_the_model_is_left_alone_and_the_arrays_fit_it():
     model, before = small_model(), small_model()
     found = ccvr.flower.calibrate(grid_of(2), model, EXAMPLE, "lda")
@@ -635,6 +645,8 @@ def test_what_load_gives_is_checked(given, said):
         ("tests.flower.small:Nearest", {"kind": "full"}, SpecError, 'kind is "full"; .*Nearest can use: means'),
         ("tests.flower.small:Nearest", {"kind": "pooled"}, SpecError, 'kind is "pooled"; .*Nearest can use: means'),
         ("oracle", {"kind": "full"}, CalibrationError, "oracle needs raw features"),
+        (None, {"kind": "tests.flower.small:alone"}, CalibrationError, 'the best for "tests.flower.small:alone"'),
+        ("lda", {"kind": "tests.flower.small:alone"}, SpecError, 'kind is "tests.flower.small:alone"'),
         *((name, {"taps": "auto"}, SpecError, f'taps is "auto"; {name} reads the last') for name in DRAWING),
         ("tests.flower.small:Nearest", {"taps": "1"}, SpecError, 'taps is "1"; .*Nearest reads the last layer alone'),
         ("ccvr,taps=auto", {}, SpecError, 'ccvr has no option "taps"'),

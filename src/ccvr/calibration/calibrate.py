@@ -11,6 +11,7 @@ from ccvr.core.errors import CalibrationError
 from ccvr.models.digest import backbone_digest
 from ccvr.models.heads import Head, LinearHead
 from ccvr.models.split import under_new_head
+from ccvr.statistics.kinds import stands_for
 from ccvr.statistics.moments import ClassStatistics
 
 BEST = {
@@ -52,11 +53,19 @@ def best_method(statistics: ClassStatistics) -> str:
 
     Solving for many classes takes fewer draws of each: 20,000 in all, but at least 200, and enough to be matched.
     """
-    method = (BEST_WITH_TAPS if statistics.source.taps else BEST)[statistics.kind]
+    method = best_for(statistics.kind, taps=bool(statistics.source.taps))
     if method != "ccvr-converged":
         return method
     rank = min(statistics.num_features, int(statistics.count.max()))
     return f"{method},num_virtual={max(200, 20_000 // statistics.num_classes, min(2000, rank + rank // 5))}"
+
+
+def best_for(kind: str, *, taps: bool) -> str:
+    """The method that measured best on statistics of a kind, or of the one that a kind of the user's own stands for."""
+    table, ours = BEST_WITH_TAPS if taps else BEST, stands_for(kind)
+    if ours not in table:
+        raise CalibrationError(f'no method is known as the best for "{kind}" statistics. Name one.')
+    return table[ours]
 
 
 def _require_of_these(chosen: Calibration, statistics: ClassStatistics) -> None:

@@ -58,7 +58,7 @@ def command(argv: list[str]) -> None:
 def _rows(name: str) -> Mapping[str, Any]:
     module, _, attribute = TABLES[name].partition(":")
     found: Mapping[str, Any] = getattr(importlib.import_module(module), attribute)
-    return found
+    return found if isinstance(found, Table) else Table(name.removesuffix("s"), found, closed=True)
 
 
 def _described(table: str, rows: Mapping[str, Any]) -> TextTable:

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from ccvr.calibration.calibrate import BEST, BEST_WITH_TAPS, best_method, note_absent, require_match
+from ccvr.calibration.calibrate import best_for, best_method, note_absent, require_match
 from ccvr.calibration.calibrator import fit_head
 from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.select import Selection, select
@@ -19,7 +19,7 @@ from ccvr.flower.questions import ask_scores, ask_statistics, expected, require_
 from ccvr.models.find import find_head
 from ccvr.models.heads import Head
 from ccvr.models.split import under_new_head
-from ccvr.statistics.kinds import find_kind
+from ccvr.statistics.kinds import stands_for
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
@@ -99,11 +99,11 @@ def calibrate(
     require_count("min_count", min_count)
     wanted = kind or ("" if method else "full")
     given = {"min_count": min_count, **({"kind": wanted} if wanted else {}), **({} if taps is None else {"taps": taps})}
-    chosen = parse_calibration(method or _best(wanted, taps), given)
+    chosen = parse_calibration(method or best_for(wanted, taps=bool(taps)), given)
     if chosen.method.raw:
         raise CalibrationError(f"{chosen.name} needs raw features, which no client of a federation sends.")
     kinds = chosen.method.kinds if hasattr(chosen.method, "kind") else chosen.method.kinds[:1]
-    if kind and kind not in kinds:
+    if kind and stands_for(kind) not in kinds:
         raise SpecError(f'kind is "{kind}"; {chosen.name} can use: {", ".join(kinds)}.')
     if taps and not hasattr(chosen.method, "taps"):
         raise SpecError(f'taps is "{taps}"; {chosen.name} reads the last layer alone. Use lda, ridge or kernel.')
@@ -141,11 +141,6 @@ def _check_options(quorum: float, timeout: float) -> None:
         raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
     if not 0 < timeout <= MAX_SECONDS:
         raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MAX_SECONDS:,}.")
-
-
-def _best(kind: str, taps: str | None) -> str:
-    find_kind(kind)
-    return (BEST_WITH_TAPS if taps else BEST)[kind]
 
 
 def _pair(model: nn.Module, example: Tensor) -> Tensor:

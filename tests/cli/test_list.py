@@ -1,0 +1,60 @@
+"""`ccvr list`: every name that a spec can have, with its options."""
+
+from pathlib import Path
+
+import pytest
+
+from ccvr.calibration.table import CALIBRATORS
+from ccvr.cli.list import TABLES
+from ccvr.core.methods import options_of
+from ccvr.experiment.presets import PRESETS
+from ccvr.training.algorithms import ALGORITHMS
+from tests.cli.conftest import Command
+
+
+def test_all_tables(ccvr: Command) -> None:
+    code, out, err = ccvr("list")
+    assert (code, err) == (0, "")
+    assert [table for table in TABLES if table not in out] == []
+    assert [name for name in [*ALGORITHMS, *CALIBRATORS, *PRESETS] if name not in out] == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table(table: str, ccvr: Command) -> None:
+    code, out, err = ccvr("list", table)
+    assert (code, err) == (0, "")
+    assert out
+
+
+@pytest.mark.parametrize(("table", "name"), [("calibrators", name) for name in CALIBRATORS])
+def test_a_calibrator_and_its_options(table: str, name: str, ccvr: Command) -> None:
+    code, out, err = ccvr("list", table, name)
+    assert (code, err) == (0, "")
+    said = " ".join(out.split())
+    for option in options_of(CALIBRATORS[name]):
+        assert f"{option.name} " in said
+        assert option.about in said
+        assert option.default in said
+
+
+def test_an_algorithm_without_options(ccvr: Command) -> None:
+    out = ccvr("list", "algorithms", "fedavg").out
+    assert "The average of the clients' models" in out
+    assert "option" not in out
+
+
+def test_a_class_of_the_user_s_own(ccvr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listed.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from ccvr.training.algorithms import FedProx\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(FedProx):\n"
+        '    """Nearly FedProx."""\n'
+        "    strength: int = 7\n"
+        '    """How strong."""\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, err = ccvr("list", "algorithms", "listed:Mine")
+    assert (code, err) == (0, "")
+    for said in ("Nearly FedProx.", "Weight of the proximal term.", "strength", "7", "How strong."):
+        assert said in out
