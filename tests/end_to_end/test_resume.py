@@ -36,10 +36,20 @@ def contents(folder):
     return files
 
 
+ON_KERNELS = replace(TINY, training=replace(TINY.training, step="halide"))
+
+
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"
     run(TINY, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone_on_kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels") / "run"
+    run(ON_KERNELS, folder)
     return folder
 
 
@@ -50,13 +60,19 @@ def assert_same(folder, left_alone):
         assert found[name] == expected[name], name
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(0, 1), (2, 2)])
-def test_sigkill_at_random_moments(seed, workers, left_alone, tmp_path):
+def test_sigkill_at_random_moments(left_alone, tmp_path):
+    assert_survives_kills(replace(TINY, workers=1), 10, 0, left_alone, tmp_path)
+
+
+def test_sigkill_at_random_moments_with_workers_on_kernels(alone_on_kernels, tmp_path):
+    assert_survives_kills(replace(ON_KERNELS, workers=2), 3, 2, alone_on_kernels, tmp_path)
+
+
+def assert_survives_kills(chosen, kills, seed, left_alone, tmp_path):
     spec, folder = tmp_path / "spec.toml", tmp_path / "run"
-    spec.write_text(to_toml(replace(TINY, workers=workers)))
-    kills = "10" if workers == 1 else "3"  # each attempt starts its workers
+    spec.write_text(to_toml(chosen))
     done = subprocess.run(
-        [sys.executable, KILLER, spec, folder, kills, str(seed)],
+        [sys.executable, KILLER, spec, folder, str(kills), str(seed)],
         capture_output=True,
         text=True,
         timeout=240,

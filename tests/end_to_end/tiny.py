@@ -1,4 +1,4 @@
-"""A run that takes a second: two clients' worth of everything."""
+"""A run that takes a second: two clients' worth of everything. On torch: kernels would take longer to compile."""
 
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.data.spec import DataSpec, PartitionSpec
@@ -10,7 +10,7 @@ TINY = Spec(
     workers=1,
     data=DataSpec(validation=0.15),
     partition=PartitionSpec(num_clients=4, alpha=0.5),
-    training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75),
+    training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75, step="torch"),
     calibration=CalibrationSpec(
         methods=(
             "ccvr,num_virtual=50",

@@ -16,7 +16,11 @@ from tests.flower.test_simulation import QUERY, assert_head
 
 pytestmark = pytest.mark.flower
 
-TWO = replace(TINY, partition=PartitionSpec(num_clients=2, alpha=0.5))
+TWO = replace(
+    TINY,
+    partition=PartitionSpec(num_clients=2, alpha=0.5),
+    training=replace(TINY.training, step="torch"),  # Flower starts a process for each message: kernels would compile
+)
 
 
 @pytest.fixture(scope="module")
