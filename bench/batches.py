@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples
+from ccvr.data.samples import Samples
 from ccvr.kernels.lanes import Lanes
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.models.preprocess import Normalize
 from ccvr.models.split import SplitModel
 
 CLAIM = 0.10
@@ -30,10 +32,10 @@ NUM_IMAGES, SHAPE, BATCH = 10_000, (3, 32, 32), 64
 def preparation(model: SplitModel) -> Callable[[], Tensor | Lanes]:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (NUM_IMAGES, *SHAPE), dtype=np.uint8))
-    images = TrainingImages.prepare(LabelledImages(pixels, torch.arange(NUM_IMAGES) % 10), augment=True)
+    images = TrainingSamples.prepare(Samples(pixels, torch.arange(NUM_IMAGES) % 10), ShiftAndMirror())
 
     def prepare() -> Tensor | Lanes:
-        return model.inputs(images.take(rng.integers(0, NUM_IMAGES, BATCH), rng=rng).crops)
+        return model.inputs(images.take(rng.integers(0, NUM_IMAGES, BATCH), rng=rng).inputs)
 
     return prepare
 
@@ -60,7 +62,14 @@ def seconds_of(work: Callable[[], object], times: int) -> float:
 
 def measure(steps: int, repeats: int) -> dict[str, float]:
     torch.set_num_threads(1)
-    model = build_model(ModelSpec("simple-cnn"), SHAPE, 10, mean=[0.5] * 3, std=[0.25] * 3, kernels=True, seed=0)
+    model = build_model(
+        ModelSpec("simple-cnn"),
+        torch.zeros(2, *SHAPE, dtype=torch.uint8),
+        10,
+        preprocess=Normalize([0.5] * 3, [0.25] * 3),
+        kernels=True,
+        seed=0,
+    )
     prepare = preparation(model)
     step = training_step(model, prepare())
     seconds_of(prepare, 10), seconds_of(step, 10)  # warm up

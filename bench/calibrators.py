@@ -22,8 +22,9 @@ from ccvr.calibration.methods import parse_calibration
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import HeadScored
-from ccvr.experiment.load import MODEL_FORMAT
+from ccvr.experiment.load import MODEL_FORMAT, Blueprint
 from ccvr.experiment.pipeline import calibrate_again
+from ccvr.kernels.inputs import rows_of
 from ccvr.models.tensor_file import tensors_from_bytes
 
 DRAWS = (50, 100, 500, 1000, 2000)
@@ -125,8 +126,8 @@ def inference(path: Path) -> Iterator[str]:
     torch.set_num_threads(1)
     before = ccvr.load(path, head=UNCALIBRATED)
     folder = RunFolder.open(path)
-    shape = tensors_from_bytes(folder.model.read_bytes(), format=MODEL_FORMAT)[0]["image_shape"]
-    images = torch.zeros(500, *shape, dtype=torch.uint8)
+    header, _ = tensors_from_bytes(folder.model.read_bytes(), format=MODEL_FORMAT)
+    images = rows_of(Blueprint.from_header(header).inputs, torch.zeros(500, dtype=torch.int64))
 
     def seconds(model: torch.nn.Module) -> float:
         started = time.perf_counter()

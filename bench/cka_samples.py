@@ -33,9 +33,9 @@ def main() -> None:
     states = run.engine.local_models(run.state, range(len(run.setup.kept)), memories=ClientStates(run.folder.memories))
     models = [Scratch(run.setup.fresh_model()).load(state) for state in states]
     dataset = run.setup.dataset
-    layers = cka_layers(models[0], dataset.test.images[:2])
-    train = dataset.train.images
-    sets = {"test": dataset.test.images, "10,000 of training": train[:10_000], "all of training": train}
+    layers = cka_layers(models[0], dataset.test.inputs[:2])
+    train = dataset.train.inputs
+    sets = {"test": dataset.test.inputs, "10,000 of training": train[:10_000], "all of training": train}
     columns = {name: means(models, images, layers) for name, images in sets.items()}
     print(f"| layer | {' | '.join(columns)} |")
     print("|---|" + "---:|" * len(columns))

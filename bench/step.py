@@ -40,7 +40,7 @@ GROUPS = {
 def batches() -> Callable[[], Batch]:
     client, rng = workload.clients("iid", 1, augment=True)[0], np.random.default_rng(0)
 
-    endless = (batch for _ in count() for batch in epoch(client.images, client.indices, 64, rng=rng))
+    endless = (batch for _ in count() for batch in epoch(client.data, client.indices, 64, rng=rng))
     return lambda: next(endless)
 
 

@@ -14,12 +14,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from ccvr.core.arrays import IntArray
 from ccvr.core.machine import keep_freed_memory
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import IntArray, LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples
 from ccvr.data.partition import PartitionSpec, draw_partition
+from ccvr.data.samples import Samples
 from ccvr.kernels.shape import BlockShape
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.models.preprocess import Normalize
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
 from ccvr.training.algorithms import FedAvg
@@ -34,11 +37,11 @@ SAYS = "bench:"
 
 
 @cache
-def images() -> LabelledImages:
+def images() -> Samples:
     """Images of CIFAR-10's shape. What they show does not matter to the time that they take."""
     rng = np.random.default_rng(SEED)
     pixels = rng.integers(0, 256, (NUM_IMAGES, *SHAPE), dtype=np.uint8)
-    return LabelledImages(torch.from_numpy(pixels), torch.arange(NUM_IMAGES) % NUM_CLASSES)
+    return Samples(torch.from_numpy(pixels), torch.arange(NUM_IMAGES) % NUM_CLASSES)
 
 
 @cache
@@ -52,15 +55,15 @@ def shards(kind: str, num_clients: int) -> tuple[IntArray, ...]:
 
 @cache
 def clients(kind: str, num_clients: int, *, augment: bool = False) -> tuple[Client, ...]:
-    ready = TrainingImages.prepare(images(), augment=augment)
+    ready = TrainingSamples.prepare(images(), ShiftAndMirror() if augment else None)
     return tuple(Client(number, ready, shard) for number, shard in enumerate(shards(kind, num_clients)))
 
 
 def model(*, kernels: bool = False) -> SplitModel:
     """The paper's network, run by torch or by our kernels."""
-    return build_model(
-        ModelSpec("simple-cnn"), SHAPE, NUM_CLASSES, mean=[0.5] * 3, std=[0.25] * 3, kernels=kernels, seed=SEED
-    )
+    before = Normalize([0.5] * 3, [0.25] * 3)
+    spec, inputs = ModelSpec("simple-cnn"), images().first(2)
+    return build_model(spec, inputs, NUM_CLASSES, preprocess=before, kernels=kernels, seed=SEED)
 
 
 def eager_network() -> nn.Module:

@@ -10,7 +10,8 @@ from ccvr.analysis.mean_inversion import invert_means
 from ccvr.analysis.similarity import psnr, ssim
 from ccvr.core.errors import AnalysisError
 from ccvr.models.heads import LinearHead
-from ccvr.models.split import Normalize, SplitModel
+from ccvr.models.preprocess import Normalize
+from ccvr.models.split import SplitModel
 
 SHAPE = (2, 12, 12)
 DIMENSIONS = 2 * 12 * 12

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from ccvr.analysis.layers import cka_layers, layer_outputs
 from ccvr.core.errors import AnalysisError
 from ccvr.models.build import MODELS, ModelSpec, build_model
+from ccvr.models.preprocess import Normalize
 from ccvr.models.simple_cnn import simple_cnn
 from ccvr.models.split import SplitModel
 
@@ -12,7 +13,7 @@ IMAGES = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torc
 
 
 def build(name: str) -> SplitModel:
-    return build_model(ModelSpec(name), (3, 32, 32), 10, mean=[0.5] * 3, std=[0.2] * 3, seed=0)
+    return build_model(ModelSpec(name), IMAGES, 10, preprocess=Normalize([0.5] * 3, [0.2] * 3), seed=0)
 
 
 def read(model: nn.Module, layers: tuple[str, ...], x: Tensor = IMAGES) -> dict[str, Tensor]:

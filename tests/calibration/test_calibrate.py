@@ -16,8 +16,9 @@ from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import CalibrationError, CcvrError, SpecError, UnknownName
 from ccvr.core.methods import option_names
 from ccvr.models.heads import Head
+from ccvr.models.preprocess import Normalize
 from ccvr.models.random_features import RandomFeatures
-from ccvr.models.split import Normalize, SplitModel, split_model
+from ccvr.models.split import SplitModel, split_model
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.kinds import KINDS
 from ccvr.statistics.moments import ClassStatistics

@@ -11,11 +11,13 @@ from ccvr.calibration.retrain import retrain
 from ccvr.calibration.sampling import draw
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import StatisticsError
-from ccvr.data.batches import TrainingImages, epoch, in_order
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples, epoch, in_order
+from ccvr.data.samples import Samples
 from ccvr.models.heads import LinearHead
+from ccvr.models.preprocess import Normalize
 from ccvr.models.random_features import RandomFeatures
-from ccvr.models.split import Normalize, SplitModel, split_model
+from ccvr.models.split import SplitModel, split_model
 from ccvr.statistics.collect import collect, random_features, statistics_of
 from ccvr.statistics.gaussians import ClassGaussians
 from ccvr.statistics.merge import merge
@@ -152,14 +154,14 @@ def network() -> SplitModel:
 def test_7_features_in_train_mode_with_augmentation_or_of_a_local_model():
     rng = np.random.default_rng(4)
     pixels = torch.from_numpy(rng.integers(0, 256, (40, 1, 8, 8), dtype=np.uint8))
-    images = LabelledImages(pixels, torch.arange(40) % 2)
+    images = Samples(pixels, torch.arange(40) % 2)
     model = network().train()
     ours = collect(model, in_order(images), num_classes=2)
 
     with torch.no_grad():
         right = statistics_of(network().eval().features(pixels), images.labels, 2)
         in_train_mode = statistics_of(network().train().features(pixels), images.labels, 2)
-    augmented = next(iter(epoch(TrainingImages.prepare(images, augment=True), np.arange(40), 40, rng=rng)))
+    augmented = next(iter(epoch(TrainingSamples.prepare(images, ShiftAndMirror()), np.arange(40), 40, rng=rng)))
     with torch.no_grad():
         moved = statistics_of(network().eval().features(augmented[0]), augmented[1], 2)
 

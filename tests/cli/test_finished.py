@@ -217,7 +217,7 @@ class TestData:
     def test_a_check_of_the_embedded_one(self, ccvr: Command) -> None:
         assert ccvr("data", "check", "digits") == (
             0,
-            "digits: 1,442 train and 355 test images of 1 x 8 x 8, 10 classes: good.\n",
+            "digits: 1,442 train and 355 test samples of 1 x 8 x 8, 10 classes: good.\n",
             "",
         )
 

@@ -7,22 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccvr.core.errors import DataError
-from ccvr.data.batches import PAD, TrainingImages, epoch, in_order
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import PAD, ShiftAndMirror
+from ccvr.data.batches import TrainingSamples, epoch, in_order
+from ccvr.data.samples import Samples
 
 laws = settings(deadline=None)
 
 
-def numbered(n: int) -> LabelledImages:
+def numbered(n: int) -> Samples:
     """Image i is told by its label, and by its pixels."""
     pixels = torch.arange(n, dtype=torch.int64).view(n, 1, 1, 1).expand(n, 1, 5, 5).to(torch.uint8).contiguous()
-    return LabelledImages(pixels, torch.arange(n))
+    return Samples(pixels, torch.arange(n))
 
 
-def photographs(n: int, shape: tuple[int, int, int] = (3, 9, 7)) -> LabelledImages:
+def photographs(n: int, shape: tuple[int, int, int] = (3, 9, 7)) -> Samples:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (n, *shape), dtype=np.uint8))
-    return LabelledImages(pixels, torch.arange(n))
+    return Samples(pixels, torch.arange(n))
 
 
 # --- one pass ---------------------------------------------------------------------------------------------------------
@@ -36,7 +37,7 @@ def photographs(n: int, shape: tuple[int, int, int] = (3, 9, 7)) -> LabelledImag
     seed=st.integers(0, 999),
 )
 def test_an_epoch_has_each_index_once(indices, batch_size, augment, seed):
-    images = TrainingImages.prepare(numbered(200), augment=augment)
+    images = TrainingSamples.prepare(numbered(200), ShiftAndMirror() if augment else None)
     batches = list(epoch(images, np.array(indices, np.int64), batch_size, rng=np.random.default_rng(seed)))
     seen = [label for _, labels in batches for label in labels.tolist()]
     sizes = [len(labels) for _, labels in batches]
@@ -63,13 +64,13 @@ def test_an_epoch_has_each_index_once(indices, batch_size, augment, seed):
     ],
 )
 def test_a_trailing_single_image_is_left_out(num_images, batch_size, sizes):
-    images = TrainingImages.prepare(numbered(20), augment=False)
+    images = TrainingSamples.prepare(numbered(20), None)
     batches = epoch(images, np.arange(num_images), batch_size, rng=np.random.default_rng(0))
     assert [len(labels) for _, labels in batches] == sizes
 
 
 def test_the_image_left_out_is_another_one_each_time():
-    images = TrainingImages.prepare(numbered(5), augment=False)
+    images = TrainingSamples.prepare(numbered(5), None)
     rng = np.random.default_rng(0)
     left_out = set()
     for _ in range(60):
@@ -80,7 +81,7 @@ def test_the_image_left_out_is_another_one_each_time():
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_the_generator_alone_decides(augment):
-    images = TrainingImages.prepare(photographs(30), augment=augment)
+    images = TrainingSamples.prepare(photographs(30), ShiftAndMirror() if augment else None)
 
     def run(seed: int) -> torch.Tensor:
         batches = epoch(images, np.arange(30), 8, rng=np.random.default_rng(seed))
@@ -96,7 +97,7 @@ def test_the_generator_alone_decides(augment):
 
 
 def test_orders_differ_from_pass_to_pass():
-    images, rng = TrainingImages.prepare(numbered(50), augment=False), np.random.default_rng(0)
+    images, rng = TrainingSamples.prepare(numbered(50), None), np.random.default_rng(0)
     first, second = (torch.cat([labels for _, labels in epoch(images, np.arange(50), 8, rng=rng)]) for _ in range(2))
     assert not torch.equal(first, second)
 
@@ -121,8 +122,8 @@ def variants(image: np.ndarray) -> dict[bytes, list[tuple[int, int, bool]]]:
 @pytest.mark.parametrize("shape", [(3, 9, 7), (1, 5, 5), (3, 32, 32)])
 def test_each_crop_is_a_shift_and_mirror_of_its_image(shape):
     source = photographs(6, shape)
-    known = [variants(image) for image in source.images.numpy()]
-    images, rng = TrainingImages.prepare(source, augment=True), np.random.default_rng(0)
+    known = [variants(image) for image in source.inputs.numpy()]
+    images, rng = TrainingSamples.prepare(source, ShiftAndMirror()), np.random.default_rng(0)
     for _ in range(30):
         indices = rng.integers(0, 6, 16)
         crops, labels = images.take(indices, rng=rng)
@@ -135,11 +136,11 @@ def test_each_crop_is_a_shift_and_mirror_of_its_image(shape):
 
 def test_all_shifts_and_mirrors_occur_equally_often():
     source = photographs(1, (3, 16, 16))
-    known = variants(source.images[0].numpy())
+    known = variants(source.inputs[0].numpy())
     assert len(known) == 162, "all differ, so each crop tells its shift and mirror"
-    images, rng = TrainingImages.prepare(source, augment=True), np.random.default_rng(0)
+    images, rng = TrainingSamples.prepare(source, ShiftAndMirror()), np.random.default_rng(0)
     n = 16_200
-    pixels = images.take(np.zeros(n, np.int64), rng=rng).crops.images
+    pixels = images.take(np.zeros(n, np.int64), rng=rng).inputs.images
     counts = np.zeros((9, 9, 2))
     for crop in pixels.numpy():
         ((row, column, mirror),) = known[crop.tobytes()]
@@ -150,28 +151,28 @@ def test_all_shifts_and_mirrors_occur_equally_often():
 
 
 def test_images_of_a_batch_are_augmented_one_by_one():
-    images = TrainingImages.prepare(photographs(1, (1, 16, 16)), augment=True)
-    pixels = images.take(np.zeros(64, np.int64), rng=np.random.default_rng(0)).crops.images
+    images = TrainingSamples.prepare(photographs(1, (1, 16, 16)), ShiftAndMirror())
+    pixels = images.take(np.zeros(64, np.int64), rng=np.random.default_rng(0)).inputs.images
     assert len(pixels.flatten(1).unique(dim=0)) > 30
 
 
 def test_without_augmentation_images_are_exact():
     source = photographs(20)
-    images = TrainingImages.prepare(source, augment=False)
+    images = TrainingSamples.prepare(source, None)
     for crops, labels in epoch(images, np.arange(20), 6, rng=np.random.default_rng(0)):
-        assert torch.equal(crops.images, source.images[labels])
+        assert torch.equal(crops.images, source.inputs[labels])
 
 
 @pytest.mark.parametrize("augment", [False, True])
 def test_a_batch_is_the_caller_s_to_change(augment):
     source = photographs(20)
-    pixels_before, labels_before = source.images.clone(), source.labels.clone()
-    images, rng = TrainingImages.prepare(source, augment=augment), np.random.default_rng(0)
+    pixels_before, labels_before = source.inputs.clone(), source.labels.clone()
+    images, rng = TrainingSamples.prepare(source, ShiftAndMirror() if augment else None), np.random.default_rng(0)
     first = [crops.images.clone() for crops, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
     for crops, labels in epoch(images, np.arange(20), 5, rng=rng):
         crops.images.fill_(0)
         labels.fill_(-1)
-    assert torch.equal(source.images, pixels_before)
+    assert torch.equal(source.inputs, pixels_before)
     assert torch.equal(source.labels, labels_before)
     again = [crops.images for crops, _ in epoch(images, np.arange(20), 5, rng=np.random.default_rng(1))]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
@@ -181,19 +182,18 @@ def test_a_batch_is_the_caller_s_to_change(augment):
 def test_images_too_small_to_be_shifted(shape):
     source = photographs(2, shape)
     with pytest.raises(DataError) as refused:
-        TrainingImages.prepare(source, augment=True)
+        TrainingSamples.prepare(source, ShiftAndMirror())
     size = f"{shape[1]} x {shape[2]}"
     assert str(refused.value) == (
         f"images of {size} pixels are too small to be shifted by 4. Use --data.augment False."
     )
-    TrainingImages.prepare(source, augment=False)
+    TrainingSamples.prepare(source, None)
 
 
 def test_many_images_are_padded_in_parts_and_stay_themselves():
     source = photographs(4100, (1, 5, 5))  # more than one part
-    images = TrainingImages.prepare(source, augment=True)
-    assert images.padded is not None
-    assert torch.equal(images.padded[:, :, PAD:-PAD, PAD:-PAD], source.images), "the middle window is the image"
+    images = TrainingSamples.prepare(source, ShiftAndMirror())
+    assert torch.equal(images.samples.inputs[:, :, PAD:-PAD, PAD:-PAD], source.inputs), "the middle window is the image"
 
 
 # --- in order ---------------------------------------------------------------------------------------------------------
@@ -208,20 +208,20 @@ def test_in_order_is_every_image_once_as_it_is(indices, batch_size):
     source = photographs(50)
     batches = list(in_order(source, None if indices is None else np.array(indices, np.int64), batch_size))
     wanted = list(range(50)) if indices is None else indices
-    assert torch.equal(torch.cat([pixels for pixels, _ in batches]), source.images[wanted])
+    assert torch.equal(torch.cat([pixels for pixels, _ in batches]), source.inputs[wanted])
     assert torch.cat([labels for _, labels in batches]).tolist() == wanted
     assert all(len(labels) == batch_size for _, labels in batches[:-1])
 
 
 def test_in_order_gives_copies():
     source = photographs(3)
-    before = source.images.clone()
+    before = source.inputs.clone()
     for pixels, _ in in_order(source):
         pixels.fill_(0)
-    assert torch.equal(source.images, before)
+    assert torch.equal(source.inputs, before)
 
 
 def test_large_images_come_in_smaller_batches():
-    images = LabelledImages(torch.zeros(40, 3, 700, 700, dtype=torch.uint8), torch.zeros(40, dtype=torch.int64))
+    images = Samples(torch.zeros(40, 3, 700, 700, dtype=torch.uint8), torch.zeros(40, dtype=torch.int64))
     sizes = [len(labels) for _, labels in in_order(images)]
     assert sizes == [11, 11, 11, 7]

@@ -12,22 +12,23 @@ import torch
 from ccvr.core.errors import DataError, UnknownName
 from ccvr.data.catalogue import CheckedFile, DatasetCheck, Listing, check, listing, load
 from ccvr.data.digests import Record, digest
-from ccvr.data.images import Dataset, LabelledImages, channel_moments
 from ccvr.data.locate import data_root
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.class_names import CIFAR10_NAMES, CIFAR100_NAMES, FASHION_NAMES
 from ccvr.data.sources.idx import MNIST
 from ccvr.data.sources.rows import ROWS
 from ccvr.data.sources.source import Stored
+from ccvr.models.preprocess import channel_moments
 
 
 def test_digits_are_embedded_and_split_alike_each_time():
     dataset = load("digits")
-    assert (len(dataset.train), len(dataset.test), dataset.shape) == (1442, 355, (1, 8, 8))
+    assert (len(dataset.train), len(dataset.test), dataset.train.inputs.shape[1:]) == (1442, 355, (1, 8, 8))
     assert dataset.train.labels.bincount().tolist() == [143, 146, 142, 147, 145, 146, 145, 144, 140, 144]
     assert dataset.test.labels.bincount().tolist() == [35, 36, 35, 36, 36, 36, 36, 35, 34, 36]
-    assert (int(dataset.train.images.min()), int(dataset.train.images.max())) == (0, 255)
-    assert dataset.train.images[0, 0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0 of 16
-    assert torch.equal(load("digits").test.images, dataset.test.images)
+    assert (int(dataset.train.inputs.min()), int(dataset.train.inputs.max())) == (0, 255)
+    assert dataset.train.inputs[0, 0, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]  # 0 0 5 13 9 1 0 0 of 16
+    assert torch.equal(load("digits").test.inputs, dataset.test.inputs)
     assert not dataset.augment
 
 
@@ -72,7 +73,7 @@ def test_an_unknown_name_suggests_a_known_one():
 
 
 def test_own_function(register, tmp_path):
-    part = LabelledImages(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 1]))
+    part = Samples(torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 1]))
     asked = []
 
     def mine(root):
@@ -81,7 +82,7 @@ def test_own_function(register, tmp_path):
 
     assert load(register("mine", mine), tmp_path).class_names == ("a", "b")
     assert asked == [tmp_path]
-    assert check(register("mine", mine)) == DatasetCheck("my_data_sets:mine", (), 2, 2, (1, 3, 3), 2)
+    assert check(register("mine", mine)) == DatasetCheck("my_data_sets:mine", (), 2, 2, "1 x 3 x 3", 2)
 
 
 def read_missing(root):
@@ -132,7 +133,7 @@ def test_every_stored_row_can_be_downloaded_and_found_afterwards(row, tmp_path):
 def test_check_of_unpacked_files(small10, cifar10_name, tmp_path):
     folder = small10.write_binary(tmp_path / "cifar-10-batches-bin")
     found = check(cifar10_name, tmp_path)
-    assert (found.train, found.test, found.shape, found.classes) == (20, 10, (3, 32, 32), 10)
+    assert (found.train, found.test, found.inputs, found.classes) == (20, 10, "3 x 32 x 32", 10)
     assert found.files[0] == CheckedFile(folder / "data_batch_1.bin", 12292, "unpacked, lengths verified")
     assert len(found.files) == 6
 
@@ -213,5 +214,5 @@ def test_the_real_images(real_data):
         dataset = load(name, real_data)
         assert dataset.train.labels[:5].tolist() == train
         assert dataset.test.labels[:5].tolist() == test
-        found_mean, _ = channel_moments(dataset.train.images)
+        found_mean, _ = channel_moments(dataset.train.inputs)
         assert torch.allclose(found_mean, torch.tensor(mean, dtype=torch.float64), atol=1e-4)

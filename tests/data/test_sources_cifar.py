@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ccvr.core.errors import DataError
 from ccvr.data.catalogue import load
-from ccvr.data.images import Dataset
+from ccvr.data.samples import Dataset
 
 REMEDY = "Replace it with the official file, or move {place} away and run `ccvr data get {name}`."
 
@@ -31,8 +31,8 @@ def expected(batches) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]]
 
 def assert_holds(dataset: Dataset, batches) -> None:
     train, test, train_labels, test_labels = expected(batches)
-    assert torch.equal(dataset.train.images, train)
-    assert torch.equal(dataset.test.images, test)
+    assert torch.equal(dataset.train.inputs, train)
+    assert torch.equal(dataset.test.inputs, test)
     assert dataset.train.labels.tolist() == train_labels
     assert dataset.test.labels.tolist() == test_labels
     assert dataset.augment

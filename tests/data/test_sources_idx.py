@@ -43,7 +43,7 @@ def test_found_and_read(mnist_name, tmp_path, write, place, packed):
     if packed:
         compress(folder)
     dataset = load(mnist_name, tmp_path)
-    assert torch.equal(dataset.train.images, torch.from_numpy(images.copy()))
+    assert torch.equal(dataset.train.inputs, torch.from_numpy(images.copy()))
     assert dataset.train.labels.tolist() == labels.tolist()
     assert len(dataset.test) == 10
     assert not dataset.augment

@@ -49,8 +49,8 @@ def test_cinic_from_the_tree(cinic_name, tmp_path, write):
     assert dataset.train.labels.tolist() == [label for label in range(10) for _ in range(2)]
     assert dataset.test.labels.tolist() == list(range(10))
     pixels = np.asarray(Image.open(tmp_path / "CINIC-10/train/bird/cifar10-train-1.png"))
-    assert torch.equal(dataset.train.images[5], torch.from_numpy(pixels.transpose(2, 0, 1).copy()))
-    assert dataset.test.images[9].unique().tolist() == [9], "the grey one becomes RGB"
+    assert torch.equal(dataset.train.inputs[5], torch.from_numpy(pixels.transpose(2, 0, 1).copy()))
+    assert dataset.test.inputs[9].unique().tolist() == [9], "the grey one becomes RGB"
     assert dataset.augment
 
 
@@ -64,7 +64,7 @@ def test_cinic_packed_equals_unpacked(cinic_name, tmp_path, write, top):
             tar.add(file, arcname=f"{top}/{file.relative_to(tmp_path / 'cinic10')}")
     packed = load(cinic_name, tmp_path / "packed")
     for part in ("train", "test"):
-        assert torch.equal(getattr(packed, part).images, getattr(unpacked, part).images)
+        assert torch.equal(getattr(packed, part).inputs, getattr(unpacked, part).inputs)
         assert torch.equal(getattr(packed, part).labels, getattr(unpacked, part).labels)
 
 
@@ -113,8 +113,8 @@ def test_own_folder(tree):
     dataset = load(f"folder:{tree}")
     assert dataset.class_names == ("ant", "bee")
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
-    assert dataset.shape == (3, 4, 6)
-    assert dataset.train.images[4].amax((1, 2)).tolist() == [1, 11, 20]
+    assert dataset.train.inputs.shape[1:] == (3, 4, 6)
+    assert dataset.train.inputs[4].amax((1, 2)).tolist() == [1, 11, 20]
     assert dataset.augment
 
 
@@ -123,8 +123,8 @@ def test_own_folder_of_grey_pictures_in_many_chunks(tmp_path):
         for number in range(600):
             save(tmp_path / part / "a" / f"{number:03}.png", number % 256, size=(2, 2), mode="L")
     dataset = load(f"folder:{tmp_path}")
-    assert dataset.shape == (1, 2, 2)
-    assert dataset.train.images[:, 0, 1, 1].tolist() == [number % 256 for number in range(600)]
+    assert dataset.train.inputs.shape[1:] == (1, 2, 2)
+    assert dataset.train.inputs[:, 0, 1, 1].tolist() == [number % 256 for number in range(600)]
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -145,7 +145,7 @@ def test_own_folder_without_images(tmp_path):
 def test_own_folder_without_test_images(tree):
     for file in (tree / "test").rglob("*.png"):
         file.unlink()
-    assert refused(f"folder:{tree}") == "the test part has no images."
+    assert refused(f"folder:{tree}") == "the test part has no samples."
 
 
 def test_a_picture_of_another_size(tree):

@@ -369,7 +369,7 @@ def test_heads_that_read_several_layers_are_kept_loaded_and_deployed(copy):
         counts = score(ccvr.load(copy, head=label), in_order(test), 10)
         assert round(counts.accuracy, 4) == last.results["accuracy"][label], label
     deployed = ccvr.load(copy)
-    assert torch.equal(deployed.eval()(test.images[:9]), ccvr.load(copy, head="kernel")(test.images[:9]))
+    assert torch.equal(deployed.eval()(test.inputs[:9]), ccvr.load(copy, head="kernel")(test.inputs[:9]))
     assert deployed.head.weight.shape == (10, 150)
     assert last.results["calibrations"]["kernel"]["bytes"] < last.results["calibrations"]["ccvr"]["bytes"] * 20
     names = sorted(file.stem.partition("_")[0] for file in (copy / "statistics").iterdir())

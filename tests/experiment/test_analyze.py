@@ -119,7 +119,7 @@ def test_separability_has_the_gains(finished, found):
 def predicted(subject: FinishedRun, label: str) -> np.ndarray:
     model = subject.model.with_head(read_head(subject.folder.head(label))).eval()
     with torch.no_grad():
-        return model(subject.setup.dataset.test.images).argmax(1).numpy()
+        return model(subject.setup.dataset.test.inputs).argmax(1).numpy()
 
 
 def test_points_have_truth_and_predictions(finished, found):
@@ -149,7 +149,7 @@ def test_inversions_come_with_their_originals(finished, found):
     assert about["numbers"][:2] == [1, 3]
     owned = subject.setup.kept.shards[about["client"]]
     train = subject.setup.dataset.train
-    theirs = {image.numpy().tobytes() for image in train.images[owned[train.labels.numpy()[owned] == about["class"]]]}
+    theirs = {image.numpy().tobytes() for image in train.inputs[owned[train.labels.numpy()[owned] == about["class"]]]}
     for n in about["numbers"]:
         assert all(len(arrays[f"{kind}_{n}"]) == 16 for kind in ("similarity", "chance", "error", "weight"))
         originals, pictures = (torch.from_numpy(arrays[f"{kind}_{n}"]) for kind in ("originals", "reconstructions"))

@@ -39,7 +39,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     assert len(held) + len(kept) == len(setup.dataset.train)
     assert 0.1 < len(held) / len(setup.dataset.train) < 0.15
     # Poison the held-out images: were one of them read, training or statistics would change.
-    poisoned_images = setup.dataset.train.images.clone()
+    poisoned_images = setup.dataset.train.inputs.clone()
     poisoned_images[held] = 255 - poisoned_images[held]
     poisoned = replace(setup.dataset, train=replace(setup.dataset.train, images=poisoned_images))
     model = setup.fresh_model()
@@ -86,7 +86,7 @@ def test_the_oracle_sees_every_training_image_and_no_other():
 def test_normalisation_comes_from_the_training_images(tmp_path):
     setup = prepare(TINY)
     model = setup.fresh_model()
-    kept = setup.dataset.train.images[torch.from_numpy(np.concatenate(setup.kept.shards))]
+    kept = setup.dataset.train.inputs[torch.from_numpy(np.concatenate(setup.kept.shards))]
     normal = model.normalize(kept)
     assert abs(normal.mean().item()) < 1e-5
     assert abs(normal.std().item() - 1) < 1e-4

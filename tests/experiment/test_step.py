@@ -19,6 +19,7 @@ from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import LONG, decided, notes
 from ccvr.models.blocks import ConvBlock
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.models.preprocess import Normalize
 from ccvr.reproduction.cells import identity
 from ccvr.training.checkpoint import checkpoint_bytes, read_checkpoint
 from tests.end_to_end.tiny import TINY
@@ -30,7 +31,9 @@ NETWORKS = {"digits-cnn": (1, 8, 8), "simple-cnn": (3, 32, 32), "mobilenet-v2": 
 
 def network(name):
     channels = NETWORKS[name][0]
-    return build_model(ModelSpec(name), NETWORKS[name], 10, mean=[0.5] * channels, std=[0.2] * channels, seed=0)
+    images = torch.zeros(2, *NETWORKS[name], dtype=torch.uint8)
+    before = Normalize([0.5] * channels, [0.2] * channels)
+    return build_model(ModelSpec(name), images, 10, preprocess=before, seed=0)
 
 
 def with_step(step, spec=SMALL):

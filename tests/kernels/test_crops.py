@@ -10,7 +10,7 @@ from ccvr.kernels import crops as module
 from ccvr.kernels.crops import Crops, Shifts
 from ccvr.kernels.lanes import Lanes
 from ccvr.kernels.machine import this_machine
-from ccvr.models.split import Normalize
+from ccvr.models.preprocess import Normalize
 
 LANES = this_machine().lanes
 

@@ -18,8 +18,9 @@ from ccvr.models.blocks import BlockSequential, ConvBlock, run_blocks, unsuited_
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.digits_cnn import digits_cnn
 from ccvr.models.modes import evaluating
+from ccvr.models.preprocess import Normalize
 from ccvr.models.simple_cnn import simple_cnn
-from ccvr.models.split import Normalize, SplitModel, split_model
+from ccvr.models.split import SplitModel, split_model
 from ccvr.models.taps import find_taps, reading
 
 NETWORKS = {"simple-cnn": (simple_cnn, (3, 32, 32)), "digits-cnn": (digits_cnn, (1, 8, 8))}
@@ -97,9 +98,12 @@ def test_gradients_can_be_differentiated_again():
 
 
 def test_uint8_goes_straight_into_the_lanes(compiled):
-    spec, statistics = ModelSpec("simple-cnn"), {"mean": [0.4] * 3, "std": [0.2] * 3}
+    spec, statistics = ModelSpec("simple-cnn"), {"preprocess": Normalize([0.4] * 3, [0.2] * 3)}
     ours, plain = (
-        build_model(spec, (3, 32, 32), 10, **statistics, kernels=kernels, seed=0).eval() for kernels in (True, False)
+        build_model(
+            spec, torch.zeros(2, 3, 32, 32, dtype=torch.uint8), 10, **statistics, kernels=kernels, seed=0
+        ).eval()
+        for kernels in (True, False)
     )
     pixels = torch.randint(0, 256, (21, 3, 32, 32), dtype=torch.uint8)
     with torch.no_grad():
@@ -115,8 +119,8 @@ def test_uint8_goes_straight_into_the_lanes(compiled):
 
 
 def test_a_model_that_came_to_a_machine_without_the_extra_is_torchs(monkeypatch, compiled):
-    spec, statistics = ModelSpec("digits-cnn"), {"mean": [0.4], "std": [0.2]}
-    model = build_model(spec, (1, 8, 8), 10, **statistics, kernels=True, seed=0).eval()
+    spec, statistics = ModelSpec("digits-cnn"), {"preprocess": Normalize([0.4], [0.2])}
+    model = build_model(spec, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), 10, **statistics, kernels=True, seed=0).eval()
     pixels = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
     expected = model(pixels)
     monkeypatch.setattr(module, "is_installed", lambda: False)
@@ -346,8 +350,8 @@ def test_hooks_for_all_modules_are_called(compiled):
 
 
 def test_the_split_model_can_be_transformed_and_exported(compiled):
-    spec, statistics = ModelSpec("digits-cnn"), {"mean": [0.4], "std": [0.2]}
-    model = build_model(spec, (1, 8, 8), 10, **statistics, kernels=True, seed=0).eval()
+    spec, statistics = ModelSpec("digits-cnn"), {"preprocess": Normalize([0.4], [0.2])}
+    model = build_model(spec, torch.zeros(2, 1, 8, 8, dtype=torch.uint8), 10, **statistics, kernels=True, seed=0).eval()
     pixels = torch.randint(0, 256, (5, 1, 8, 8), dtype=torch.uint8)
     parameters = dict(model.named_parameters())
     found = torch.func.grad(lambda p: torch.func.functional_call(model, p, (pixels,)).sum())(parameters)
@@ -376,8 +380,21 @@ def test_one_image_without_a_batch_and_strange_tensors_are_torchs(compiled):
 
 
 def test_taps_read_what_leaves_their_layers(compiled):
-    model = build_model(ModelSpec("simple-cnn"), (3, 32, 32), 10, mean=[0.5] * 3, std=[0.2] * 3, kernels=True, seed=0)
-    plain = build_model(ModelSpec("simple-cnn"), (3, 32, 32), 10, mean=[0.5] * 3, std=[0.2] * 3, seed=0)
+    model = build_model(
+        ModelSpec("simple-cnn"),
+        torch.zeros(2, 3, 32, 32, dtype=torch.uint8),
+        10,
+        preprocess=Normalize([0.5] * 3, [0.2] * 3),
+        kernels=True,
+        seed=0,
+    )
+    plain = build_model(
+        ModelSpec("simple-cnn"),
+        torch.zeros(2, 3, 32, 32, dtype=torch.uint8),
+        10,
+        preprocess=Normalize([0.5] * 3, [0.2] * 3),
+        seed=0,
+    )
     pixels = torch.randint(0, 256, (9, 3, 32, 32), dtype=torch.uint8)
     found = []
     for each in (model, plain):

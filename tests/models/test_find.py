@@ -224,6 +224,6 @@ def test_the_model_is_left_as_it_was_when_the_pass_fails() -> None:
     before = snapshot(model)
     with pytest.raises(ModelError) as caught:
         find_head(model, torch.zeros(2, 3, 9, 9))
-    assert str(caught.value).startswith("the model fails on images of shape [2, 3, 9, 9]: Given groups=1, weight of")
+    assert str(caught.value).startswith("the model fails on inputs float32 [2, 3, 9, 9]: Given groups=1, weight of")
     assert "\n" not in str(caught.value)
     assert_untouched(model, before)

@@ -16,6 +16,7 @@ from ccvr.core.errors import ModelError
 from ccvr.models.build import MODELS, ModelSpec, build_model
 from ccvr.models.find import find_head
 from ccvr.models.modes import evaluating
+from ccvr.models.preprocess import Normalize
 from ccvr.models.split import Backbone, SplitModel
 from ccvr.models.taps import TappedBackbone, find_taps, flatten, reading
 
@@ -337,7 +338,8 @@ def deep(number: int) -> nn.Module:
 
 def ours(name: str, shape: tuple[int, int, int] = (3, 16, 16)) -> SplitModel:
     moments = [0.5] * 3
-    return build_model(ModelSpec(name), shape, 4, mean=moments, std=moments, seed=0).eval()
+    images = torch.zeros(2, *shape, dtype=torch.uint8)
+    return build_model(ModelSpec(name), images, 4, preprocess=Normalize(moments, moments), seed=0).eval()
 
 
 def auto(model: nn.Module, head: str, example: Tensor) -> tuple[str, ...]:
@@ -369,7 +371,7 @@ class TestAutomaticTaps:
         found = auto(ours(name), "head", torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
         assert found == tuple(f"backbone.model.{tap}" for tap in taps)
 
-    @pytest.mark.parametrize("name", MODELS)
+    @pytest.mark.parametrize("name", [name for name in MODELS if name != "linear"])
     def test_every_network_of_ours_can_be_read_there(self, name: str) -> None:
         model = ours(name)
         x = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

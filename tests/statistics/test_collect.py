@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 import ccvr
 from ccvr.core.errors import ModelError, SpecError, StatisticsError
-from ccvr.data.batches import TrainingImages, epoch, in_order
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples, epoch, in_order
+from ccvr.data.samples import Samples
 from ccvr.models.build import MODELS, ModelSpec, build_model
 from ccvr.models.digest import backbone_digest
+from ccvr.models.preprocess import Normalize
 from ccvr.models.random_features import Projection
-from ccvr.models.split import Normalize, SplitModel, split_model
+from ccvr.models.split import SplitModel, split_model
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.collect import collect, random_features, read_features, statistics_of
@@ -50,10 +52,10 @@ def model() -> SplitModel:
 
 
 @pytest.fixture
-def images() -> LabelledImages:
+def images() -> Samples:
     rng = np.random.default_rng(0)
     pixels = torch.from_numpy(rng.integers(0, 256, (70, 3, 8, 8), dtype=np.uint8))
-    return LabelledImages(pixels, torch.from_numpy(rng.choice([0, 1, 3], 70)))  # classes 2 and 4: nobody has them
+    return Samples(pixels, torch.from_numpy(rng.choice([0, 1, 3], 70)))  # classes 2 and 4: nobody has them
 
 
 def gather(model: nn.Module, batches: object, **options: object) -> ClassStatistics:
@@ -61,7 +63,7 @@ def gather(model: nn.Module, batches: object, **options: object) -> ClassStatist
     return collect(model, batches, **{"num_classes": 5, "min_count": 0, **options})
 
 
-def plain_features(images: LabelledImages) -> Tensor:
+def plain_features(images: Samples) -> Tensor:
     """The features written plainly: a fresh copy of the network, the images normalised, no split."""
     body = network()[:-1].eval()
     with torch.no_grad():
@@ -394,7 +396,7 @@ def test_features_are_the_same_each_time_and_draw_nothing(model, images):
 
 def test_images_in_order_are_not_augmented(model, images):
     rng = np.random.default_rng(1)
-    augmented = epoch(TrainingImages.prepare(images, augment=True), np.arange(70), 70, rng=rng)
+    augmented = epoch(TrainingSamples.prepare(images, ShiftAndMirror()), np.arange(70), 70, rng=rng)
     expected = statistics_of(plain_features(images), images.labels, 5)
     assert close(gather(model, in_order(images)), expected, rtol=1e-5)
     shifted = [(crops.images, labels) for crops, labels in augmented]
@@ -542,10 +544,10 @@ def test_a_diverged_model_is_named(model, images):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_network_of_the_table(name):
-    model = build_model(ModelSpec(name), (3, 32, 32), 2, mean=[0.5] * 3, std=[0.25] * 3, seed=0)
     pixels = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32), dtype=np.uint8))
+    model = build_model(ModelSpec(name), pixels, 2, preprocess=Normalize([0.5] * 3, [0.25] * 3), seed=0)
     labels = torch.tensor([0, 1, 1, 0, 1])
-    found = gather(model, in_order(LabelledImages(pixels, labels)), num_classes=2)
+    found = gather(model, in_order(Samples(pixels, labels)), num_classes=2)
     with torch.no_grad():
         of_mean = model.head.score((found.total / found.count.unsqueeze(1)).float())
         scores = model.eval()(pixels)

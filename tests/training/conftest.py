@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import LabelledImages
+from ccvr.data.batches import TrainingSamples
+from ccvr.data.samples import Samples
 from ccvr.training.messages import Client
 from tests.training.small import NUM_CLASSES
 
@@ -16,6 +16,6 @@ def clients():
     number = sum(SIZES)
     pixels = torch.from_numpy(rng.integers(0, 256, (number, 1, 2, 3), dtype=np.uint8))
     labels = torch.from_numpy(rng.integers(0, NUM_CLASSES, number))
-    images = TrainingImages.prepare(LabelledImages(pixels, labels), augment=False)
+    images = TrainingSamples.prepare(Samples(pixels, labels), None)
     shards = np.split(rng.permutation(number), np.cumsum(SIZES)[:-1])
     return [Client(k, images, np.sort(shard)) for k, shard in enumerate(shards)]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ccvr.models.split import Normalize, split_model
+from ccvr.models.preprocess import Normalize
+from ccvr.models.split import split_model
 from ccvr.training.algorithms import Algorithm
 from ccvr.training.objectives import LocalContext, LocalObjective
 

@@ -42,7 +42,7 @@ def batches_of(clients, model, spec):
     def all_epochs(client, number):
         rng = stream(SEED, "batches", client=client, round=number)
         for _ in range(spec.local_epochs):
-            for crops, labels in epoch(clients[client].images, clients[client].indices, spec.batch_size, rng=rng):
+            for crops, labels in epoch(clients[client].data, clients[client].indices, spec.batch_size, rng=rng):
                 yield model.normalize(crops.images).flatten(1), labels
 
     return all_epochs

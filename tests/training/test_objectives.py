@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ccvr.models.split import Normalize, split_model
+from ccvr.models.preprocess import Normalize
+from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.local import train_client
 from ccvr.training.messages import GlobalState
@@ -81,10 +82,10 @@ def test_an_anchor_shares_nothing_with_the_model_in_training(clients):
 
 
 def test_label_counts_are_the_clients_own(clients):
-    lacking = replace(clients[2], indices=clients[2].indices[clients[2].images.source.labels[clients[2].indices] != 2])
+    lacking = replace(clients[2], indices=clients[2].indices[clients[2].data.samples.labels[clients[2].indices] != 2])
     for client in (*clients, lacking):
         _, (context,) = contexts_of([client], LocalObjective)
-        labels = [int(client.images.source.labels[index]) for index in client.indices]
+        labels = [int(client.data.samples.labels[index]) for index in client.indices]
         assert context.labels.tolist() == labels
         assert context.label_counts.tolist() == [labels.count(label) for label in range(NUM_CLASSES)]
     assert context.label_counts[2] == 0

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ccvr.core.errors import RunError, SpecError, TrainingError
-from ccvr.models.split import Normalize, split_model
+from ccvr.models.preprocess import Normalize
+from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
 from ccvr.training.client_state import ClientStates
@@ -215,7 +216,7 @@ def test_a_last_step_that_ruins_the_weights_is_divergence(clients, tmp_path):
 @pytest.mark.parametrize(("number", "batch_size"), [(1, 4), (9, 1)])
 def test_batch_normalisation_of_single_images_is_one_error(clients, tmp_path, number, batch_size):
     client = replace(clients[0], indices=np.arange(number))
-    with pytest.raises(TrainingError, match=r"client \d+ trains on single images .* batch normalisation"):
+    with pytest.raises(TrainingError, match=r"client \d+ trains on single samples .* batch normalisation"):
         list(
             federate(
                 norm_model(), [client], replace(SPEC, batch_size=batch_size), seed=0, memories=ClientStates(tmp_path)

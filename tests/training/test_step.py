@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ccvr.core.errors import TrainingError
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples
+from ccvr.data.samples import Samples
 from ccvr.data.sources.digits import read_digits
 from ccvr.models import compiled
 from ccvr.models.build import ModelSpec, build_model
@@ -31,17 +32,17 @@ SIZES = (70, 33, 8, 1)
 """Whole batches, a last one that fills no group of lanes, one that fills one, a single image."""
 
 
-def colours() -> LabelledImages:
+def colours() -> Samples:
     """Images of CIFAR-10's shape that can be learnt: each class has its own picture, under noise."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, sum(SIZES))
     pixels = rng.integers(0, 256, (10, 3, 32, 32))[labels] // 2 + rng.integers(0, 128, (sum(SIZES), 3, 32, 32))
-    return LabelledImages(torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(labels))
+    return Samples(torch.from_numpy(pixels.astype(np.uint8)), torch.from_numpy(labels))
 
 
-def digits() -> LabelledImages:
+def digits() -> Samples:
     train = read_digits().train
-    return LabelledImages(train.images[: sum(SIZES)], train.labels[: sum(SIZES)])
+    return Samples(train.inputs[: sum(SIZES)], train.labels[: sum(SIZES)])
 
 
 DATA = {"simple-cnn": colours, "digits-cnn": digits}
@@ -49,7 +50,7 @@ DATA = {"simple-cnn": colours, "digits-cnn": digits}
 
 def clients_of(name: str) -> list[Client]:
     source = DATA[name]()
-    images = TrainingImages.prepare(source, augment=name == "simple-cnn")
+    images = TrainingSamples.prepare(source, ShiftAndMirror() if name == "simple-cnn" else None)
     shards = np.split(np.arange(len(source)), np.cumsum(SIZES)[:-1])
     return [Client(k, images, shard) for k, shard in enumerate(shards)]
 
@@ -110,7 +111,7 @@ def test_the_same_bits_with_any_number_of_workers_and_after_a_resume(name, algor
 
 def test_the_same_bits_with_small_clients_that_go_together(tmp_path):
     source = digits()
-    images = TrainingImages.prepare(source, augment=False)
+    images = TrainingSamples.prepare(source, None)
     clients = [Client(k, images, shard) for k, shard in enumerate(np.array_split(np.arange(len(source)), 40))]
     build = builder("digits-cnn", kernels=True)
     alone = list(federate(build(), clients, SPEC, seed=3, memories=ClientStates(tmp_path)))
@@ -131,8 +132,8 @@ def test_users_objectives_see_the_images_that_the_model_saw(tmp_path):
 
     class Looking(LocalObjective):
         def loss(self, step):
-            seen.append((step.images.dtype, tuple(step.images.shape), len(step.labels)))
-            again = self.context.model.features(step.images)
+            seen.append((step.samples.dtype, tuple(step.samples.shape), len(step.labels)))
+            again = self.context.model.features(step.samples)
             assert torch.allclose(again, step.features, atol=1e-5)
             return 0.0
 

@@ -21,11 +21,13 @@ import torch
 from torch import nn
 
 from ccvr.core.errors import TrainingError
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import LabelledImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples
+from ccvr.data.samples import Samples
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.flat import Flat
-from ccvr.models.split import Normalize, split_model
+from ccvr.models.preprocess import Normalize
+from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.algorithms import ALGORITHMS
@@ -44,8 +46,8 @@ def many_clients(sizes, *, augment=False, side=8):
     rng = np.random.default_rng(0)
     number = sum(sizes)
     pixels = torch.from_numpy(rng.integers(0, 256, (number, 1, side, side), dtype=np.uint8))
-    source = LabelledImages(pixels, torch.from_numpy(rng.integers(0, 3, number)))
-    images = TrainingImages.prepare(source, augment=augment)
+    source = Samples(pixels, torch.from_numpy(rng.integers(0, 3, number)))
+    images = TrainingSamples.prepare(source, ShiftAndMirror() if augment else None)
     shards = np.split(rng.permutation(number), np.cumsum(sizes)[:-1])
     return [Client(k, images, np.sort(shard)) for k, shard in enumerate(shards)]
 

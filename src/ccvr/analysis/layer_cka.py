@@ -19,6 +19,7 @@ from ccvr.analysis.cka import (
 from ccvr.analysis.layers import layer_outputs
 from ccvr.core.errors import AnalysisError
 from ccvr.core.machine import memory as machine_memory
+from ccvr.kernels.inputs import Inputs, num_rows, rows_of
 
 BATCH = 500
 MEMORY = 2**32
@@ -45,29 +46,30 @@ class LayerCka:
 
 def layer_cka(
     models: Sequence[nn.Module],
-    images: Tensor,
+    inputs: Inputs,
     layers: Sequence[str],
     *,
     rng: torch.Generator,
     memory: int | None = None,
 ) -> list[LayerCka]:
-    """The alignment of K models in each layer on images [N, …]; of wide layers on a sample that ``rng`` draws.
+    """The alignment of K models in each layer on inputs [N, …]; of wide layers on a sample that ``rng`` draws.
 
-    Every model passes over the images once, if all models' features take no more than ``memory`` bytes, and once more
+    Every model passes over the inputs once, if all models' features take no more than ``memory`` bytes, and once more
     over the sample of each wide layer. Otherwise some models are held while the rest passes by, then the next ones; at
     least two models' features of one layer are in memory.
     """
-    if len(models) < 2 or not len(images):
-        raise AnalysisError(f"{len(models)} models and {len(images)} images; give at least two models and some images.")
-    widths = _widths(models, images[:2], layers)
+    number = num_rows(inputs)
+    if len(models) < 2 or not number:
+        raise AnalysisError(f"{len(models)} models and {number} samples; give at least two models and some samples.")
+    widths = _widths(models, rows_of(inputs, slice(2)), layers)
     narrow = {layer: width for layer, width in widths.items() if width <= MAX_FEATURES}
     squares: dict[str, Squares] = {}
-    for share in _dealt(narrow, len(images), _bound() if memory is None else memory):
-        squares |= _held_squares(models, images, share)
-    samples = {layer: torch.arange(len(images)) for layer in layers}
+    for share in _dealt(narrow, number, _bound() if memory is None else memory):
+        squares |= _held_squares(models, inputs, share)
+    samples = {layer: torch.arange(number) for layer in layers}
     for layer in (layer for layer in layers if layer not in narrow):
-        samples[layer] = choose_samples(len(images), most=_affordable(widths[layer]), rng=rng)
-        squares[layer] = _gram_squares(models, images[samples[layer]], layer)
+        samples[layer] = choose_samples(number, most=_affordable(widths[layer]), rng=rng)
+        squares[layer] = _gram_squares(models, rows_of(inputs, samples[layer]), layer)
     return [LayerCka(name, widths[name], alignments(squares[name], len(models)), samples[name]) for name in layers]
 
 
@@ -85,7 +87,7 @@ def _affordable(width: int) -> int:
     return max(2, min(MAX_GRAM_SAMPLES, WIDE_MEMORY // (4 * width)))
 
 
-def _widths(models: Sequence[nn.Module], example: Tensor, layers: Sequence[str]) -> dict[str, int]:
+def _widths(models: Sequence[nn.Module], example: Inputs, layers: Sequence[str]) -> dict[str, int]:
     """The most numbers that one of the models gives in each layer."""
     widths = dict.fromkeys(layers, 0)
     for model in models:
@@ -120,7 +122,7 @@ def _room(widths: Sequence[int], num_samples: int, memory: int) -> int:
     return (memory - 8 * max(widths) ** 2) // (4 * num_samples * sum(widths))
 
 
-def _held_squares(models: Sequence[nn.Module], images: Tensor, share: Share) -> dict[str, Squares]:
+def _held_squares(models: Sequence[nn.Module], inputs: Inputs, share: Share) -> dict[str, Squares]:
     """Hold the features of as many models as there is room for, and compare them with one model after the other."""
     squares: dict[str, Squares] = {layer: {} for layer in share.layers}
     first = 0
@@ -128,7 +130,7 @@ def _held_squares(models: Sequence[nn.Module], images: Tensor, share: Share) -> 
         last = len(models) if len(models) - first <= share.room else first + share.room - 1
         held: dict[int, dict[str, Tensor]] = {}
         for k in range(first, len(models)):
-            now = _features(models[k], images, share.layers)
+            now = _features(models[k], inputs, share.layers)
             held |= {k: now} if k < last else {}
             for i, before in held.items():
                 for layer in share.layers:
@@ -137,13 +139,18 @@ def _held_squares(models: Sequence[nn.Module], images: Tensor, share: Share) -> 
     return squares
 
 
-def _features(model: nn.Module, images: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+def _features(model: nn.Module, inputs: Inputs, layers: Sequence[str]) -> dict[str, Tensor]:
     with layer_outputs(model, layers) as outputs:
-        batches = [{layer: z.cpu() for layer, z in outputs(batch).items()} for batch in images.split(BATCH)]
+        batches = [{layer: z.cpu() for layer, z in outputs(batch).items()} for batch in _batches(inputs)]
     return {layer: torch.cat([batch.pop(layer) for batch in batches]) for layer in layers}
 
 
-def _gram_squares(models: Sequence[nn.Module], images: Tensor, layer: str) -> Squares:
+def _batches(inputs: Inputs) -> Iterator[Inputs]:
+    for start in range(0, num_rows(inputs), BATCH):
+        yield rows_of(inputs, slice(start, start + BATCH))
+
+
+def _gram_squares(models: Sequence[nn.Module], inputs: Inputs, layer: str) -> Squares:
     """One model's features at a time; of each a Gram matrix is kept."""
-    grams = [centred_gram(_features(model, images, [layer])[layer]).view(-1) for model in models]
+    grams = [centred_gram(_features(model, inputs, [layer])[layer]).view(-1) for model in models]
     return {(i, j): torch.vdot(grams[i], grams[j]).item() for i, j in all_pairs(len(models))}

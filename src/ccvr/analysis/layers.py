@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ccvr.core.errors import AnalysisError
 from ccvr.core.tables import suggestion
+from ccvr.kernels.inputs import Inputs, call, on
 from ccvr.models.find import find_head
 from ccvr.models.modes import evaluating
 from ccvr.models.simple_cnn import SimpleCnn
@@ -18,10 +19,10 @@ PAPER_LAYERS = ("layer1.2", "layer2.2", "layer3", "layer4", "layer5", "layer6")
 """The simple CNN's layers before its head, after ReLU and pooling (Luo et al. 2021, appendix)."""
 MAX_LAYERS = 7
 
-Outputs = Callable[[Tensor], dict[str, Tensor]]
+Outputs = Callable[[Inputs], dict[str, Tensor]]
 
 
-def cka_layers(model: nn.Module, example: Tensor, *, most: int = MAX_LAYERS) -> tuple[str, ...]:
+def cka_layers(model: nn.Module, example: Inputs, *, most: int = MAX_LAYERS) -> tuple[str, ...]:
     """Paths of the layers to compare, the head last: the seven of the simple CNN, or ``most`` of any other model.
 
     Those are outputs of stages (a layer with parameters and what follows it without any), evenly from first to last.
@@ -63,10 +64,10 @@ def layer_outputs(model: nn.Module, layers: Sequence[str]) -> Iterator[Outputs]:
 
     hooks = [paths[layer].register_forward_hook(keep(layer)) for layer in layers]
 
-    def outputs(x: Tensor) -> dict[str, Tensor]:
+    def outputs(x: Inputs) -> dict[str, Tensor]:
         seen.clear()
         with evaluating(model):
-            model(x.to(_device(model)))
+            call(model, on(_device(model), x))
         for layer in layers:
             if layer not in seen:
                 raise AnalysisError(f'the model did not reach the layer "{layer}" in this pass. Choose another layer.')

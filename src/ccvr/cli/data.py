@@ -74,11 +74,8 @@ def _check(argv: list[str]) -> None:
     found = check(arguments.name, arguments.root)
     for file in found.files:
         print(f"{file.path}  {file.size:,} bytes  {file.status}")
-    channels, height, width = found.shape
-    size = f"{channels} x {height} x {width}"
-    print(
-        f"{found.name}: {found.train:,} train and {found.test:,} test images of {size}, {found.classes} classes: good."
-    )
+    counts = f"{found.train:,} train and {found.test:,} test samples of {found.inputs}"
+    print(f"{found.name}: {counts}, {found.classes} classes: good.")
 
 
 ACTIONS = Table("data command", {"list": _list, "get": _get, "check": _check}, closed=True)

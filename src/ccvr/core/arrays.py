@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
@@ -15,6 +16,7 @@ FORMAT = "ccvr-arrays/1"
 KEY = "ccvr"
 
 Array = np.ndarray[Any, np.dtype[Any]]
+IntArray = NDArray[np.int64]
 
 
 def arrays_to_bytes(arrays: Mapping[str, Array], about: Mapping[str, Any]) -> bytes:

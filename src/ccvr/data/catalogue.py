@@ -5,13 +5,21 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from ccvr.core.errors import DataError
 from ccvr.data.digests import verify
-from ccvr.data.images import Dataset
+from ccvr.data.samples import Dataset
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
 from ccvr.data.sources.source import Embedded, Stored, StoredFiles
 from ccvr.data.spec import FOLDER
+from ccvr.kernels.crops import is_images
+from ccvr.kernels.inputs import Inputs, described, each
+
+FEW = 32
+"""Samples that stand for a data set."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,8 @@ class DatasetCheck:
     files: tuple[CheckedFile, ...]
     train: int
     test: int
-    shape: tuple[int, int, int]
+    inputs: str
+    """Type and shape of one sample's inputs, or "C x H x W" of an image."""
     classes: int
 
 
@@ -78,17 +87,22 @@ class Extent:
 
     train: int
     test: int
-    shape: tuple[int, int, int]
     num_classes: int
+    inputs: Inputs
+    """Those of a few samples; of our own data sets made up."""
+    preprocess: str = "auto"
 
 
 def extent(name: str, root: Path | None = None) -> Extent:
     """How large a data set is; of ours it is known without the files."""
     row = resolve(name)
     if isinstance(row, Embedded | Stored):
-        return Extent(*row.sizes, row.shape, row.num_classes)
+        pixels = np.random.default_rng(0).integers(0, 256, (FEW, *row.shape), dtype=np.uint8)
+        return Extent(*row.sizes, row.num_classes, torch.from_numpy(pixels))
     dataset = load(name, root)
-    return Extent(len(dataset.train), len(dataset.test), dataset.shape, dataset.num_classes)
+    return Extent(
+        len(dataset.train), len(dataset.test), dataset.num_classes, dataset.train.first(FEW), dataset.preprocess
+    )
 
 
 def check(name: str, root: Path | None = None) -> DatasetCheck:
@@ -97,7 +111,12 @@ def check(name: str, root: Path | None = None) -> DatasetCheck:
     found = row.find(root) if isinstance(row, Stored) else None
     files = _check_files(row, found) if isinstance(row, Stored) and found else ()
     dataset = load(name, root)
-    return DatasetCheck(name, files, len(dataset.train), len(dataset.test), dataset.shape, dataset.num_classes)
+    sizes = len(dataset.train), len(dataset.test)
+    return DatasetCheck(name, files, *sizes, _shown(dataset.train.first(1)), dataset.num_classes)
+
+
+def _shown(inputs: Inputs) -> str:
+    return " x ".join(map(str, inputs.shape[1:])) if is_images(inputs) else described(each(lambda t: t[0], inputs))
 
 
 def _check_files(source: Stored, found: StoredFiles) -> tuple[CheckedFile, ...]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ccvr.core.arrays import IntArray
 from ccvr.core.errors import PartitionError
 from ccvr.core.seeds import stream
 from ccvr.core.tables import Table
-from ccvr.data.images import IntArray
 from ccvr.data.spec import PartitionSpec
 
 Partitioner = Callable[..., list[IntArray]]

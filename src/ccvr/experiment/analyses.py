@@ -19,7 +19,7 @@ from ccvr.analysis.separability import separability
 from ccvr.analysis.tsne import embed
 from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.arrays import Array, read_arrays
-from ccvr.core.errors import RunError
+from ccvr.core.errors import AnalysisError, RunError
 from ccvr.core.machine import cores
 from ccvr.core.seeds import derive_seed
 from ccvr.core.tables import Table
@@ -27,6 +27,8 @@ from ccvr.data.batches import in_order
 from ccvr.experiment.finished_run import FinishedRun
 from ccvr.experiment.load import read_head
 from ccvr.experiment.statistics_cache import StatisticsCache
+from ccvr.kernels.crops import is_images
+from ccvr.kernels.inputs import Inputs, on
 from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
@@ -76,20 +78,20 @@ class Subject:
 
     @cached_property
     def predictions(self) -> dict[str, Tensor]:
-        """The class that each head takes each test image for, [N]."""
+        """The class that each head takes each test sample for, [N]."""
         models = ((label, self.model(label)) for label in self.labels)
         return {label: self._over_test(model, model).argmax(1) for label, model in models}
 
     @cached_property
     def features(self) -> Tensor:
-        """What enters the head, of all test images."""
+        """What enters the head, of all test samples."""
         return self._over_test(self.run.model, self.run.model.features)
 
-    def _over_test(self, model: SplitModel, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _over_test(self, model: SplitModel, function: Callable[[Inputs], Tensor]) -> Tensor:
         device = self.run.setup.spec.device
         with evaluating(model):
             batches = in_order(self.run.setup.dataset.test)
-            return torch.cat([function(images.to(device)).detach().cpu() for images, _ in batches])
+            return torch.cat([function(on(device, inputs)).detach().cpu() for inputs, _ in batches])
 
 
 def find_confusion(subject: Subject) -> AnalysisResult:
@@ -97,7 +99,7 @@ def find_confusion(subject: Subject) -> AnalysisResult:
     dataset = subject.run.setup.dataset
     matrices = [confusion(found, dataset.test.labels, dataset.num_classes) for found in subject.predictions.values()]
     right = {label: int(m.diagonal().sum()) for label, m in zip(subject.labels, matrices, strict=True)}
-    changed = f"{right[UNCALIBRATED]:,} → {right[subject.deployed]:,} of {len(dataset.test):,} test images are right"
+    changed = f"{right[UNCALIBRATED]:,} → {right[subject.deployed]:,} of {len(dataset.test):,} test samples are right"
     return AnalysisResult({"confusion": torch.stack(matrices).numpy()}, {"heads": subject.labels}, changed)
 
 
@@ -135,12 +137,12 @@ def find_cka(subject: Subject) -> AnalysisResult:
     models = []
     for state in run.engine.local_models(run.state, clients, memories=ClientStates(run.folder.memories)):
         models.append(Scratch(run.setup.fresh_model()).load(state))
-    images = run.setup.dataset.test.images
-    layers = cka_layers(models[0], images[:2])
-    with _threads_for(len(images)):
-        found = layer_cka(models, images, layers, rng=subject.rng("cka"))
+    test = run.setup.dataset.test
+    layers = cka_layers(models[0], test.first(2))
+    with _threads_for(len(test)):
+        found = layer_cka(models, test.inputs, layers, rng=subject.rng("cka"))
     arrays = {"cka": torch.stack([each.cka for each in found]).numpy()}
-    arrays |= {f"samples_{i}": each.samples.numpy() for i, each in enumerate(found) if len(each.samples) < len(images)}
+    arrays |= {f"samples_{i}": each.samples.numpy() for i, each in enumerate(found) if len(each.samples) < len(test)}
     means = [each.mean for each in found]
     lowest = layers[int(np.nanargmin(means))] if np.isfinite(means).any() else "none is known"
     about = {"layers": list(layers), "widths": [each.width for each in found], "clients": clients, "mean": means}
@@ -211,7 +213,9 @@ def find_inversion(subject: Subject) -> AnalysisResult:
     client = int(setup.label_counts.sum(1).argmax())
     label = int(setup.label_counts[client].argmax())
     owned = torch.from_numpy(setup.kept.shards[client])
-    images = setup.dataset.train.images[owned[setup.dataset.train.labels[owned] == label]]
+    if not is_images(setup.dataset.train.inputs):
+        raise AnalysisError("inversion reconstructs images, and the inputs of this run are others.")
+    images = setup.dataset.train.inputs[owned[setup.dataset.train.labels[owned] == label]]
     numbers = [n for n in NUMBERS if 2 * n <= len(images)] or [1]
     found = invert_means(subject.run.model, images, numbers=numbers, rng=subject.rng("inversion"))
     arrays: dict[str, Array] = {}

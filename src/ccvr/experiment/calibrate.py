@@ -23,7 +23,6 @@ from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.experiment.train import score_on_test
-from ccvr.models.build import model_name
 from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
@@ -108,17 +107,9 @@ def _score_head(
 
 def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> None:
     """Save one head's model as the run's, then the results: their being there says that the run is finished."""
-    spec = setup.spec
     if label == SELECT:
         label = _select(results, engine, model, folder)
-    content = model_bytes(
-        model,
-        read_head(folder.head(label)),
-        name=model_name(spec.model, setup.dataset.shape),
-        head_path=spec.model.head,
-        image_shape=setup.dataset.shape,
-    )
-    write_atomically(folder.model, content)
+    write_atomically(folder.model, model_bytes(model, read_head(folder.head(label)), setup.blueprint))
     results["deployed"] = label
     if missing := keep_absent(engine, folder):
         results["missing"] = missing

@@ -9,14 +9,17 @@ import torch
 
 from ccvr.calibration.methods import Calibration, parse_calibrations
 from ccvr.core.machine import cores
-from ccvr.data.batches import TrainingImages
+from ccvr.data.augment import ShiftAndMirror
+from ccvr.data.batches import TrainingSamples
 from ccvr.data.catalogue import Extent, extent
-from ccvr.data.images import LabelledImages
+from ccvr.data.samples import Samples
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import decided, runs_kernels
+from ccvr.kernels.inputs import num_rows, rows_of
 from ccvr.models.blocks import use_kernels
 from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
+from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
@@ -55,7 +58,7 @@ def describe_training(samples: int, seconds: float) -> str:
 
 
 def estimate(spec: Spec) -> Cost:
-    """Count what the rounds will do, and time a few steps of it on made-up images."""
+    """Count what the rounds will do, and time a few steps of it on a few samples."""
     torch.set_num_threads(spec.threads)
     calibrations = parse_calibrations(spec.calibration)
     size = extent(spec.data.name, spec.data.root)
@@ -64,7 +67,7 @@ def estimate(spec: Spec) -> Cost:
     state = num_bytes(parameters_of(model), buffers_of(model))
     return Cost(
         samples=samples,
-        seconds=samples * _seconds_per_sample(spec, model, size.shape, size.num_classes) / _at_once(spec),
+        seconds=samples * _seconds_per_sample(spec, model, size) / _at_once(spec),
         step=decided(spec, model).training.step,
         model_bytes=state,
         traffic_bytes=2 * state * cohort * spec.training.rounds,
@@ -83,7 +86,7 @@ def seconds_per_sample(spec: Spec) -> float:
     """How long a training sample takes on this machine, with all workers at once."""
     torch.set_num_threads(spec.threads)
     size = extent(spec.data.name, spec.data.root)
-    return _seconds_per_sample(spec, _model(spec, size), size.shape, size.num_classes) / _at_once(spec)
+    return _seconds_per_sample(spec, _model(spec, size), size) / _at_once(spec)
 
 
 @dataclass(frozen=True)
@@ -122,13 +125,11 @@ def _at_once(spec: Spec) -> int:
 
 
 def _model(spec: Spec, size: Extent) -> SplitModel:
-    channels = size.shape[0]
     model = build_model(
         spec.model,
-        size.shape,
+        size.inputs,
         size.num_classes,
-        mean=[0.5] * channels,
-        std=[0.25] * channels,
+        preprocess=fit_preprocess(size.preprocess, size.inputs),
         head_kind="normed" if spec.training.clsnorm else "linear",
         seed=spec.seed,
     )
@@ -140,7 +141,7 @@ def _model(spec: Spec, size: Extent) -> SplitModel:
 def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, size: Extent) -> int:
     """What a client with all classes sends for all calibrations; what two have in common once."""
     payloads: dict[tuple[object, ...], int] = {}
-    example = torch.zeros(2, *size.shape, dtype=torch.uint8)
+    example = rows_of(size.inputs, slice(2))
     for calibration in calibrations:
         method = calibration.method
         if method.raw:
@@ -155,7 +156,7 @@ def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, si
     return sum(payloads.values())
 
 
-def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, int], num_classes: int) -> float:
+def _seconds_per_sample(spec: Spec, model: SplitModel, size: Extent) -> float:
     """The fastest of three times four steps of one client, after one that warms up, in batches of at most 32.
 
     Of a slow network single steps. One thread is timed by its own clock, so that a busy machine does not count.
@@ -165,12 +166,12 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, shape: tuple[int, int, in
     sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
     algorithm = find_algorithm(training.algorithm)
     scratch = Scratch(model, algorithm.is_private)
+    samples = Samples(size.inputs, torch.arange(num_rows(size.inputs)) % size.num_classes)
+    data = TrainingSamples.prepare(samples, ShiftAndMirror() if spec.data.augment else None)
 
     def timed(steps: int) -> float:
         number = steps * training.batch_size
-        pixels = np.random.default_rng(0).integers(0, 256, (number, *shape), dtype=np.uint8)
-        images = LabelledImages(torch.from_numpy(pixels), torch.arange(number) % num_classes)
-        client = Client(0, TrainingImages.prepare(images, augment=bool(spec.data.augment)), np.arange(number))
+        client = Client(0, data, np.arange(number) % len(data.samples))
         started = now()
         train_client(scratch, sent, client, {}, algorithm, training, round=1, seed=0)
         return (now() - started) / number

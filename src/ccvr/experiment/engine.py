@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ccvr.core.machine import keep_freed_memory
-from ccvr.data.batches import TrainingImages, in_order
-from ccvr.data.images import Dataset
+from ccvr.data.batches import TrainingSamples, in_order
 from ccvr.data.partition import Partition
+from ccvr.data.samples import Dataset
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.spec import Spec
 from ccvr.models.heads import Head
@@ -86,10 +86,8 @@ class LocalEngine:
                     yield {**result.parameters, **result.buffers}
 
     def clients(self) -> list[Client]:
-        chosen = self.spec.data.augment
-        augment = self.dataset.augment if chosen is None else chosen
-        images = TrainingImages.prepare(self.dataset.train, augment=augment)
-        return [Client(number, images, shard) for number, shard in enumerate(self.partition.shards)]
+        data = TrainingSamples.prepare(self.dataset.train, self.dataset.augmentation(self.spec.data.augment))
+        return [Client(number, data, shard) for number, shard in enumerate(self.partition.shards)]
 
     def _trainer(self, clients: list[Client], memories: ClientStates) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
@@ -101,7 +99,7 @@ class LocalEngine:
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         request.validate()
-        source = source_of(model, self.dataset.train.images[:1], request, head="head")
+        source = source_of(model, self.dataset.train.first(1), request, head="head")
         for features in self._store.read(model, source.taps):
             yield fold(features, self.dataset.num_classes, request, source)
 

@@ -1,14 +1,19 @@
 """A calibrated model as a file, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ccvr.core.errors import ModelError, RunError
 from ccvr.core.run import RunFolder
-from ccvr.models.build import ImageShape, ModelSpec, build_model
+from ccvr.kernels.inputs import Inputs, from_tensors, tensors_of
+from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.heads import HEAD_KINDS, Head
+from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
@@ -57,22 +62,51 @@ def _head(header: dict[str, Any], tensors: Tensors) -> Head:
     )
 
 
-def model_bytes(model: SplitModel, head: Head, *, name: str, head_path: str, image_shape: ImageShape) -> bytes:
-    """The model under that head, with what is needed to build it again, the data set not being there."""
+@dataclass(frozen=True)
+class Blueprint:
+    """What builds a model again where its data set is not there."""
+
+    name: str
+    head_path: str
+    inputs: Inputs
+    """Such as the model reads, [B, …]; their types and shapes are kept."""
+    preprocess: str
+
+    def to_header(self) -> dict[str, Any]:
+        inputs = tensors_of(self.inputs).items()
+        kept = {key: [str(tensor.dtype).removeprefix("torch."), *tensor.shape[1:]] for key, tensor in inputs}
+        return {"name": self.name, "head_path": self.head_path, "inputs": kept, "preprocess": self.preprocess}
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any]) -> "Blueprint":
+        """Files of before there were other inputs hold the shape of an image."""
+        kept = header["inputs"] if "inputs" in header else {"": ["uint8", *header["image_shape"]]}
+        tensors = {key: torch.zeros(2, *shape, dtype=_dtype(dtype)) for key, (dtype, *shape) in kept.items()}
+        inputs = from_tensors(tensors)
+        return cls(header["name"], header["head_path"], inputs, header.get("preprocess", "pixels"))
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{name} is no type of numbers")
+    return dtype
+
+
+def model_bytes(model: SplitModel, head: Head, blueprint: Blueprint) -> bytes:
+    """The model under that head, with what is needed to build it again."""
     backbone = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith("head.")}
     return tensors_to_bytes(
         backbone | {f"head.{key}": tensor for key, tensor in head.state_dict().items()},
         format=MODEL_FORMAT,
-        name=name,
-        head_path=head_path,
-        image_shape=image_shape,
+        **blueprint.to_header(),
         class_names=model.class_names,
         **_described(head),
     )
 
 
 def load(run: str | Path, *, head: str | None = None) -> SplitModel:
-    """The deployed model of a run, in eval mode: uint8 images [B, C, H, W] → scores [B, classes].
+    """The deployed model of a run, in eval mode: inputs as the data set has them [B, …] → scores [B, classes].
 
     ``head`` takes another calibration's head by its label. ``class_names`` of the result names the classes.
     """
@@ -99,13 +133,12 @@ def read_model(path: Path, head: Head | None = None) -> SplitModel:
 
 def _rebuild(header: dict[str, Any], backbone: Tensors) -> SplitModel:
     """The model with its backbone, under a fresh head."""
-    channels = header["image_shape"][0]
+    blueprint = Blueprint.from_header(header)
     model = build_model(
-        ModelSpec(header["name"], header["head_path"]),
-        tuple(header["image_shape"]),
+        ModelSpec(blueprint.name, blueprint.head_path),
+        blueprint.inputs,
         len(header["class_names"]),
-        mean=[0.0] * channels,
-        std=[1.0] * channels,
+        preprocess=fit_preprocess(blueprint.preprocess, blueprint.inputs),
         seed=0,
     )
     model.class_names = tuple(header["class_names"])

@@ -7,7 +7,7 @@ import numpy as np
 
 from ccvr.calibration.methods import Calibration
 from ccvr.calibration.spec import UNCALIBRATED
-from ccvr.data.images import IntArray
+from ccvr.core.arrays import IntArray
 from ccvr.models.scoring import ClassCounts
 
 Results = dict[str, Any]

@@ -1,4 +1,4 @@
-"""From a spec to what a run works on: images, owners, a fresh model."""
+"""From a spec to what a run works on: samples, owners, a fresh model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,20 +8,24 @@ import numpy as np
 import torch
 from safetensors.numpy import save
 
+from ccvr.core.arrays import IntArray
 from ccvr.core.errors import SpecError
 from ccvr.data.catalogue import load
-from ccvr.data.images import Dataset, IntArray, channel_moments
 from ccvr.data.partition import Partition, draw_partition, hold_out
+from ccvr.data.samples import Dataset
 from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.load import Blueprint
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import runs_kernels
-from ccvr.models.build import build_model
+from ccvr.kernels.inputs import rows_of
+from ccvr.models.build import build_model, model_name
+from ccvr.models.preprocess import fit_preprocess, preprocess_name
 from ccvr.models.split import SplitModel
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The images of a run and who owns them; ``kept`` trains, ``held_out`` validates."""
+    """The samples of a run and who owns them; ``kept`` trains, ``held_out`` validates."""
 
     spec: Spec
     dataset: Dataset
@@ -30,8 +34,15 @@ class Setup:
 
     @property
     def label_counts(self) -> IntArray:
-        """Training images of each client and class, [K, C]."""
+        """Training samples of each client and class, [K, C]."""
         return self.kept.label_counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
+
+    @property
+    def blueprint(self) -> Blueprint:
+        """What builds the run's model again."""
+        model, inputs = self.spec.model, self.dataset.train.first(2)
+        preprocess = preprocess_name(self.dataset.preprocess, inputs)
+        return Blueprint(model_name(model, inputs), model.head, inputs, preprocess)
 
     def engine(self) -> LocalEngine:
         return LocalEngine(self.spec, self.dataset, self.kept, self.held_out, self._builder)
@@ -44,21 +55,20 @@ class Setup:
     @cached_property
     def _builder(self) -> Callable[[], SplitModel]:
         kept = torch.from_numpy(np.concatenate(self.kept.shards))  # what is held out must not show in any constant
-        mean, std = channel_moments(self.dataset.train.images.index_select(0, kept))
+        inputs = rows_of(self.dataset.train.inputs, kept)
         return partial(
             build_model,
             self.spec.model,
-            self.dataset.shape,
+            rows_of(inputs, torch.arange(1)),
             self.dataset.num_classes,
-            mean=mean.tolist(),
-            std=std.tolist(),
+            preprocess=fit_preprocess(self.dataset.preprocess, inputs),
             head_kind="normed" if self.spec.training.clsnorm else "linear",
             kernels=runs_kernels(self.spec),
             seed=self.spec.seed,
         )
 
     def partition_bytes(self) -> bytes:
-        """Owner [N]: the client of each training image (−1 for none); held_out [N]; label_counts [K, C]; a SHA-256."""
+        """Owner [N]: the client of each training sample (−1 for none); held_out [N]; label_counts [K, C]; a SHA-256."""
         owner = np.full(len(self.dataset.train), -1, dtype=np.int32)
         held_out = np.zeros(len(self.dataset.train), dtype=np.bool_)
         for client, (kept, held) in enumerate(zip(self.kept.shards, self.held_out.shards, strict=True)):
@@ -69,7 +79,7 @@ class Setup:
 
 
 def prepare(spec: Spec) -> Setup:
-    """Load the images and draw who owns them."""
+    """Load the samples and draw who owns them."""
     _require_device(spec.device)
     dataset = load(spec.data.name, spec.data.root)
     labels = dataset.train.labels.numpy()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
-from ccvr.data.batches import TrainingImages
+from ccvr.data.batches import TrainingSamples
 from ccvr.data.partition import Partition
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
@@ -67,8 +67,8 @@ class FlowerEngine:
         return cls(setup, federation, simulated)
 
     def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
-        images = TrainingImages.prepare(self.setup.dataset.train, augment=False)  # nobody trains here
-        clients = [Client(number, images, shard) for number, shard in enumerate(self.setup.kept.shards)]
+        data = TrainingSamples(self.setup.dataset.train)  # as they are: nobody trains here
+        clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
         spec = self.setup.spec
         yield from federate(
             model, clients, spec.training, seed=spec.seed, memories=memories, resume=resume, trainer=self
@@ -87,7 +87,7 @@ class FlowerEngine:
         return self.federation.ask(f"round {round}", "train", contents, read, in_order=True)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
-        like = expected(model, self.setup.dataset.train.images[:2], "head", request)
+        like = expected(model, self.setup.dataset.train.first(2), "head", request)
         owned = self._owned(self.setup.kept)
         about = f" ({', '.join(request.details)})" if request.details else ""
         asked = replace(self.federation, about=about)
@@ -107,7 +107,7 @@ class FlowerEngine:
         return self.federation.missing
 
     def _owned(self, dealt: Partition) -> dict[int, Tensor]:
-        """Images of each class that every client was dealt."""
+        """Samples of each class that every client was dealt."""
         dataset = self.setup.dataset
         counts = dealt.label_counts(dataset.train.labels.numpy(), dataset.num_classes)
         return dict(enumerate(torch.from_numpy(counts)))

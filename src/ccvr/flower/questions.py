@@ -13,6 +13,7 @@ from ccvr.core.errors import FederationError, ModelError, SpecError
 from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
 from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
+from ccvr.kernels.inputs import Inputs, num_rows
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
@@ -54,12 +55,12 @@ def load_state(model: nn.Module, blob: bytes) -> nn.Module:
 # --- statistics -------------------------------------------------------------------------------------------------------
 
 
-def expected(model: nn.Module, example: Tensor, head: str, request: Request) -> ClassStatistics:
+def expected(model: nn.Module, example: Inputs, head: str, request: Request) -> ClassStatistics:
     """What an honest client's statistics are like, from inputs [B, …] on which the features are finite."""
     weight = model.get_submodule(head).weight
     assert isinstance(weight, Tensor)
     cheap = request.kind if request.projection is not None else "means"  # the others would cost much memory
-    labels = torch.zeros(len(example), dtype=torch.int64)
+    labels = torch.zeros(num_rows(example), dtype=torch.int64)
     asked = replace(request, kind=cheap, min_count=0)
     found = collect_request(model, [(example, labels)], len(weight), asked, head=head)
     return replace(found, kind=request.kind)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -11,6 +11,11 @@ from torch import Tensor
 
 from ccvr.kernels.lanes import Lanes
 from ccvr.kernels.machine import MAX_LANES, MAX_NUMBERS
+
+
+def is_images(inputs: object) -> TypeGuard[Tensor]:
+    """Whether inputs are images as kernels and augmentation take them: uint8 [N, C, H, W]."""
+    return isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
 
 
 class Shifts(NamedTuple):

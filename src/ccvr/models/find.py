@@ -7,6 +7,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
+from ccvr.kernels.inputs import Inputs, call, described
 from ccvr.models.heads import Head
 from ccvr.models.modes import evaluating
 
@@ -24,7 +25,7 @@ class Call(NamedTuple):
 Calls = dict[str, list[Call]]
 
 
-def find_head(model: nn.Module, example: Tensor, path: str = "") -> str:
+def find_head(model: nn.Module, example: Inputs, path: str = "") -> str:
     """The path of the head in ``model``, found by a forward pass of ``example``; ``path`` names it instead.
 
     The pass runs in eval mode without gradients; the model is left as it was.
@@ -44,7 +45,7 @@ def find_head(model: nn.Module, example: Tensor, path: str = "") -> str:
     return found
 
 
-def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
+def _record_linears(model: nn.Module, example: Inputs) -> tuple[Calls, object]:
     calls: Calls = defaultdict(list)
 
     def remember(name: str) -> Callable[..., None]:
@@ -53,10 +54,10 @@ def _record_linears(model: nn.Module, example: Tensor) -> tuple[Calls, object]:
     hooks = [module.register_forward_hook(remember(name)) for name, module in _linears(model).items()]
     try:
         with evaluating(model):
-            return calls, model(example)
+            return calls, call(model, example)
     except Exception as error:  # a model of the user's may raise anything
-        shape, reason = list(example.shape), str(error).strip().partition("\n")[0]
-        raise ModelError(f"the model fails on images of shape {shape}: {reason}") from error
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(f"the model fails on inputs {described(example)}: {reason}") from error
     finally:
         for hook in hooks:
             hook.remove()

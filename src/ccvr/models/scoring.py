@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ccvr.kernels.inputs import Inputs, call, on
 from ccvr.models.modes import evaluating
 
 
@@ -53,11 +54,11 @@ def count(scores: Tensor, labels: Tensor) -> ClassCounts:
     )
 
 
-def score(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], num_classes: int) -> ClassCounts:
+def score(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num_classes: int) -> ClassCounts:
     """The counts of a model in eval mode over all batches."""
     device = next(model.parameters()).device
     counts = ClassCounts.zeros(num_classes)
     with evaluating(model):
-        for images, labels in batches:
-            counts = counts + count(model(images.to(device)), labels.to(device))
+        for inputs, labels in batches:
+            counts = counts + count(call(model, on(device, inputs)), labels.to(device))
     return counts

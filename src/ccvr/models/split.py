@@ -1,40 +1,21 @@
-"""The split model: image → normalised image → feature → score."""
+"""The split model: inputs → preprocessed inputs → feature → score."""
 
 import copy
-from collections.abc import Sequence
+from typing import TypeGuard
 
-import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
-from ccvr.kernels.crops import Crops
+from ccvr.kernels.crops import Crops, is_images
+from ccvr.kernels.inputs import Inputs, call, on
 from ccvr.kernels.lanes import Lanes
 from ccvr.models.blocks import is_heard, takes_lanes
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEAD_KINDS, Head, LinearHead
+from ccvr.models.preprocess import Normalize
 from ccvr.models.taps import Capture, TappedBackbone
 from ccvr.models.transform import FeatureTransform
-
-
-class Normalize(nn.Module):
-    """(x / 255 − mean) / std per channel for uint8 images; floating-point inputs are taken as normalised already."""
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, mean: Sequence[float] | Tensor, std: Sequence[float] | Tensor) -> None:
-        super().__init__()
-        mean_, std_ = torch.as_tensor(mean, dtype=torch.float64), torch.as_tensor(std, dtype=torch.float64)
-        self.register_buffer("scale", (1 / (255 * std_)).float().view(-1, 1, 1))
-        self.register_buffer("shift", (mean_ / std_).float().view(-1, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.to(self.scale.dtype).mul_(self.scale).sub_(self.shift) if x.dtype == torch.uint8 else x
-
-    def is_plain(self) -> bool:
-        """Whether its numbers are float32 on the CPU, as kernels read them."""
-        return all((t.dtype, t.device.type) == (torch.float32, "cpu") for t in (self.scale, self.shift))
 
 
 class Backbone(nn.Module):
@@ -47,11 +28,11 @@ class Backbone(nn.Module):
         self._capture = [Capture(len(head.weight))]  # in a list, so that it is registered once, inside the model
         self.model = replaced(model, head, self._capture[0])
 
-    def forward(self, x: Tensor | Lanes) -> Tensor:
+    def forward(self, x: Inputs | Lanes) -> Tensor:
         kept = self._capture[0].kept
         kept.begin()
         try:
-            self.model(x)
+            call(self.model, x)
         finally:
             z: Tensor | None = kept.end().get("the head")
         if z is None:
@@ -71,7 +52,11 @@ def replaced(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 
 
 class SplitModel(nn.Module):
-    """head(backbone(normalize(x))): uint8 images [B, C, H, W] → features [B, d] → scores [B, classes]."""
+    """head(backbone(normalize(x))): inputs [B, …] → features [B, d] → scores [B, classes].
+
+    ``normalize`` is what the data set puts before a model, such as the normalisation of uint8 images. Inputs of several
+    tensors come as keywords, or as one mapping.
+    """
 
     def __init__(
         self, normalize: nn.Module, backbone: nn.Module, head: Head, *, class_names: tuple[str, ...] = ()
@@ -80,15 +65,15 @@ class SplitModel(nn.Module):
         self.normalize, self.backbone, self.head = normalize, backbone, head
         self.class_names = class_names
 
-    def inputs(self, x: Tensor | Crops) -> Tensor | Lanes:
+    def inputs(self, x: Inputs | Crops) -> Inputs | Lanes:
         """What the backbone reads: normalised images, in the vector lanes where it takes those."""
         normalize = self.normalize
         if isinstance(normalize, Normalize) and self._takes_lanes():
             crops = x if isinstance(x, Crops) else Crops.of(x) if _is_pixels(x) else None
             if crops is not None and len(crops) and crops.is_small:
                 return crops.lanes(normalize.scale, normalize.shift)
-        images: Tensor = normalize((x.images if isinstance(x, Crops) else x).to(self.head.weight.device))
-        return images
+        inputs: Inputs = normalize(on(self.head.weight.device, x.images if isinstance(x, Crops) else x))
+        return inputs
 
     def _takes_lanes(self) -> bool:
         """Whether normalisation and the backbone's first block are ours, unchanged, and run by kernels."""
@@ -101,12 +86,12 @@ class SplitModel(nn.Module):
             and not is_heard(normalize, backbone)
         )
 
-    def features(self, x: Tensor | Lanes) -> Tensor:
+    def features(self, x: Inputs | Lanes) -> Tensor:
         z: Tensor = self.backbone(x if isinstance(x, Lanes) else self.inputs(x))
         return z
 
-    def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.features(x))
+    def forward(self, x: Inputs | None = None, **named: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.features(named if x is None else x))
         return scores
 
     def with_head(self, head: Head) -> "SplitModel":
@@ -128,12 +113,12 @@ class SplitModel(nn.Module):
         return backbone_digest(self, "head")
 
 
-def _is_pixels(x: Tensor) -> bool:
-    return type(x) is Tensor and (x.dtype, x.device.type, x.dim()) == (torch.uint8, "cpu", 4)
+def _is_pixels(x: Inputs) -> TypeGuard[Tensor]:
+    return type(x) is Tensor and is_images(x) and x.device.type == "cpu"
 
 
 def split_model(
-    model: nn.Module, normalize: nn.Module, example: Tensor, *, head_path: str = "", head_kind: str = "linear"
+    model: nn.Module, normalize: nn.Module, example: Inputs, *, head_path: str = "", head_kind: str = "linear"
 ) -> SplitModel:
     """Cut ``model`` before its head. The model is taken over, not copied."""
     path = find_head(model, normalize(example), head_path)

@@ -11,13 +11,14 @@ from torch.nn import functional
 
 from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
+from ccvr.kernels.inputs import Inputs, call, num_rows
 
 AUTO = "auto"
 MAX_TAPS = 5
 MAX_NUMBERS = 400
 """Numbers that a map of several places is averaged down to."""
 
-Features = Callable[[Tensor], Tensor]
+Features = Callable[[Inputs], Tensor]
 
 
 def flatten(t: Tensor, *, channels_first: bool = False) -> Tensor:
@@ -117,10 +118,10 @@ def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[F
     hooks = [module.register_forward_hook(_Keep(kept, tap)) for module, tap in zip(modules, taps, strict=True)]
     hooks.append(door.register_forward_pre_hook(_Keep(kept, entrance)))
 
-    def features(x: Tensor) -> Tensor:
+    def features(x: Inputs) -> Tensor:
         kept.begin()
         try:
-            model(x)
+            call(model, x)
         finally:
             seen = kept.end()
         if entrance not in seen:
@@ -147,7 +148,7 @@ class TappedBackbone(nn.Module):
         for tap in self.taps:
             backbone.get_submodule(tap).register_forward_hook(_Keep(self._kept, tap))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Inputs) -> Tensor:
         self._kept.begin()
         try:
             z = self.backbone(x)
@@ -156,7 +157,7 @@ class TappedBackbone(nn.Module):
         return _joined(seen, self.taps, z)
 
 
-def find_taps(model: nn.Module, head: str, example: Tensor, taps: str | Sequence[str] | None) -> tuple[str, ...]:
+def find_taps(model: nn.Module, head: str, example: Inputs, taps: str | Sequence[str] | None) -> tuple[str, ...]:
     """Module paths of the taps: those that are named, by path or by its end; ``auto`` chooses; None is none.
 
     ``auto``: a stage is a layer with parameters and what follows it without any; the outputs of at most five stages
@@ -179,7 +180,7 @@ def _resolve(model: nn.Module, name: str) -> str:
     return found[0]
 
 
-def stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tensor]]:
+def stages(model: nn.Module, head: str, example: Inputs) -> list[tuple[str, Tensor]]:
     """The path and output of the last module of each stage before the head, in the order of a pass."""
     ran: list[tuple[str, nn.Module, Tensor]] = []
 
@@ -188,7 +189,7 @@ def stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tens
 
     hooks = [module.register_forward_hook(remember(path)) for path, module in model.named_modules() if path]
     try:
-        model(example)
+        call(model, example)
     finally:
         for hook in hooks:
             hook.remove()
@@ -198,7 +199,7 @@ def stages(model: nn.Module, head: str, example: Tensor) -> list[tuple[str, Tens
         if path == head or isinstance(module, Capture):
             break
         inner = any(other.startswith(f"{path}.") for other in names)  # its parts ran, so they speak for it
-        usable = isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == example.shape[:1]
+        usable = isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == (num_rows(example),)
         if inner or not usable or output.dim() < 2 or names.count(path) > 1:
             continue
         if any(True for _ in module.parameters()):

@@ -3,13 +3,14 @@
 Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from ccvr.core.errors import StatisticsError
+from ccvr.kernels.inputs import Inputs, each, on, tensors_of
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.modes import evaluating
@@ -21,7 +22,8 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.source import Source
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[tuple[Inputs, Tensor]]
+FeatureBatches = Iterable[tuple[Tensor, Tensor]]
 
 
 def collect(
@@ -58,10 +60,10 @@ def collect_request(
         return fold(features, num_classes, request, source)
 
 
-def source_of(model: nn.Module, inputs: Tensor, request: Request, *, head: str | None = None) -> Source:
+def source_of(model: nn.Module, inputs: Inputs, request: Request, *, head: str | None = None) -> Source:
     """Where the features of a request come from; one of the inputs [B, …] is shown to the model to find its layers."""
     with evaluating(model), _buffers_kept(model):
-        example = inputs[:1].repeat(2, *[1] * (inputs.dim() - 1)).to(_device(model))  # [1, …] is no batch
+        example = on(_device(model), each(lambda x: torch.cat([x[:1], x[:1]]), inputs))  # [1, …] is no batch
         path = find_head(model, example, head or "")
         taps = find_taps(model, path, example, request.taps)
     return Source(
@@ -73,7 +75,7 @@ def source_of(model: nn.Module, inputs: Tensor, request: Request, *, head: str |
     )
 
 
-def fold(features: Batches, num_classes: int, request: Request, source: Source) -> ClassStatistics:
+def fold(features: FeatureBatches, num_classes: int, request: Request, source: Source) -> ClassStatistics:
     """One client's statistics of a sound request, from its features [B, d] and labels [B], batch by batch."""
     statistics = Accumulator(num_classes, request, source)
     for z, y in features:
@@ -89,7 +91,7 @@ def read_features(
     with _buffers_kept(model):
         for inputs, labels in map(_pair, batches):
             with evaluating(model), reading(model, head, taps) as features:
-                z = features(inputs.to(device)).cpu()
+                z = features(on(device, inputs)).cpu()
             yield z, labels.cpu()
 
 
@@ -110,13 +112,19 @@ def _device(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def _pair(batch: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2 or not all(isinstance(t, Tensor) for t in batch):
-        raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
-    return batch[0], batch[1]
+def _pair(batch: object) -> tuple[Inputs, Tensor]:
+    match batch:
+        case (Tensor() | Mapping() as inputs, Tensor() as labels) if _are_tensors(inputs):
+            return inputs, labels
+    raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
 
 
-def _peeked(batches: Batches) -> Iterator[tuple[Tensor, Tensor]]:
+def _are_tensors(inputs: Inputs) -> bool:
+    tensors = tensors_of(inputs)
+    return bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors.values())
+
+
+def _peeked(batches: Batches) -> Iterator[tuple[Inputs, Tensor]]:
     """The first batch twice, then the others: once to look at, once to use."""
     found = False
     for batch in batches:

@@ -1,4 +1,4 @@
-"""One client's part of a round: a pure function of the global model, the client's images and its memory."""
+"""One client's part of a round: a pure function of the global model, the client's samples and its memory."""
 
 import math
 import time
@@ -15,6 +15,7 @@ from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import epoch
 from ccvr.kernels.crops import Crops
+from ccvr.kernels.inputs import Inputs
 from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, num_bytes, plain
@@ -39,7 +40,7 @@ def train_client(
     round: int,
     seed: int,
 ) -> LocalResult:
-    """Train a model of the right shape, whatever it holds, from the received state on one client's images.
+    """Train a model of the right shape, whatever it holds, from the received state on one client's samples.
 
     Tensors that the algorithm keeps private come from the client's memory, and at its first time from the model as it
     was built. The result's tensors are the model's own: take a copy before it trains again.
@@ -111,10 +112,10 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) -> None:
-    """Batch normalisation has no variance of a single image."""
+    """Batch normalisation has no variance of a single sample."""
     if min(len(client.indices), spec.batch_size) == 1 and any(isinstance(part, _BatchNorm) for part in model.modules()):
         raise TrainingError(
-            f"client {client.id} trains on single images (it has {len(client.indices)}, training.batch_size is "
+            f"client {client.id} trains on single samples (it has {len(client.indices)}, training.batch_size is "
             f"{spec.batch_size}), and the model has batch normalisation. Give both at least 2 (partition.min_size)."
         )
 
@@ -128,7 +129,7 @@ def _context(
         received=_on(device, {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}),
         memory={},
         broadcast=_on(device, received.broadcast),
-        all_labels=client.images.source.labels,
+        all_labels=client.data.samples.labels,
         indices=client.indices,
         lr=spec.lr,
         round=round,
@@ -157,9 +158,9 @@ def _descend(
     num_steps = 0
     for _ in range(spec.local_epochs):
         losses.clear()
-        for crops, labels in epoch(client.images, client.indices, spec.batch_size, rng=rng):
+        for inputs, labels in epoch(client.data, client.indices, spec.batch_size, rng=rng):
             optimiser.drop_gradients()
-            loss = _loss(model, crops, labels.to(device), objectives)
+            loss = _loss(model, inputs, labels.to(device), objectives)
             loss.backward()
             for objective in objectives:
                 objective.correct_gradients()
@@ -169,12 +170,12 @@ def _descend(
     return num_steps, torch.stack(losses).double().mean().item()
 
 
-def _loss(model: SplitModel, crops: Crops, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
-    inputs = model.inputs(crops)
+def _loss(model: SplitModel, batch: Inputs | Crops, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
+    inputs = model.inputs(batch)
     features = model.features(inputs)
     scores = model.head(features)
     loss = functional.cross_entropy(scores, labels)
-    step = Step(crops, inputs, labels, features, scores)
+    step = Step(batch, inputs, labels, features, scores)
     for objective in objectives:
         added = objective.loss(step)
         loss = loss + added if isinstance(added, Tensor) or added else loss

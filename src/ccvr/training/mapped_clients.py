@@ -1,62 +1,65 @@
-"""All clients' images as files that processes map, so that nobody copies them."""
+"""All clients' samples as files that processes map, so that nobody copies them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import IntArray, LabelledImages
+from ccvr.core.arrays import IntArray
+from ccvr.data.augment import Augmentation
+from ccvr.data.batches import TrainingSamples
+from ccvr.data.samples import Samples
+from ccvr.kernels.inputs import from_tensors, tensors_of
 from ccvr.training.messages import Client
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """An array in a file that processes share."""
+    """A tensor in a file that processes share."""
 
     path: Path
-    dtype: str
+    dtype: torch.dtype
     shape: tuple[int, ...]
 
     @classmethod
-    def write(cls, path: Path, array: np.ndarray[Any, Any]) -> "Mapped":
-        np.ascontiguousarray(array).tofile(path)
-        return cls(path, array.dtype.str, array.shape)
+    def write(cls, path: Path, tensor: Tensor) -> "Mapped":
+        tensor.contiguous().view(-1).view(torch.uint8).numpy().tofile(path)  # as bytes: NumPy has no bfloat16
+        return cls(path, tensor.dtype, tuple(tensor.shape))
 
-    def open(self) -> np.ndarray[Any, Any]:
+    def open(self) -> Tensor:
         # Copy on write: torch wants memory that it could write to, and nobody writes.
-        return np.memmap(self.path, self.dtype, "c", shape=self.shape)
+        return torch.from_numpy(np.memmap(self.path, np.uint8, "c")).view(self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True)
 class SharedClients:
-    """All clients' images, as files; ``ends`` cuts the indices into the clients'."""
+    """All clients' samples, as files; ``ends`` cuts the indices into the clients'."""
 
-    images: Mapped
+    folder: Path
+    inputs: dict[str, Mapped]
     labels: Mapped
-    padded: Mapped | None
+    augment: Augmentation | None
     indices: Mapped
     ends: tuple[int, ...]
 
     @classmethod
     def write(cls, folder: Path, clients: Sequence[Client]) -> "SharedClients":
-        shared = clients[0].images
-        padded = None if shared.padded is None else Mapped.write(folder / "padded", shared.padded.numpy())
+        data = clients[0].data
+        inputs = tensors_of(data.samples.inputs).items()
         return cls(
-            Mapped.write(folder / "images", shared.source.images.numpy()),
-            Mapped.write(folder / "labels", shared.source.labels.numpy()),
-            padded,
-            Mapped.write(folder / "indices", np.concatenate([client.indices for client in clients])),
+            folder,
+            {name: Mapped.write(folder / f"inputs-{i}", tensor) for i, (name, tensor) in enumerate(inputs)},
+            Mapped.write(folder / "labels", data.samples.labels),
+            data.augment,
+            Mapped.write(folder / "indices", torch.from_numpy(np.concatenate([client.indices for client in clients]))),
             tuple(np.cumsum([len(client.indices) for client in clients]).tolist()),
         )
 
     def open(self) -> list[Client]:
-        source = LabelledImages(torch.from_numpy(self.images.open()), torch.from_numpy(self.labels.open()))
-        padded: Tensor | None = None if self.padded is None else torch.from_numpy(self.padded.open())
-        images = TrainingImages(source, padded)
-        shards: list[IntArray] = np.split(np.asarray(self.indices.open()), self.ends[:-1])
-        return [Client(number, images, shard) for number, shard in enumerate(shards)]
+        inputs = from_tensors({name: mapped.open() for name, mapped in self.inputs.items()})
+        data = TrainingSamples(Samples(inputs, self.labels.open()), self.augment)
+        shards: list[IntArray] = np.split(self.indices.open().numpy(), self.ends[:-1])
+        return [Client(number, data, shard) for number, shard in enumerate(shards)]

@@ -7,17 +7,17 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ccvr.data.batches import TrainingImages
-from ccvr.data.images import IntArray
+from ccvr.core.arrays import IntArray
+from ccvr.data.batches import TrainingSamples
 from ccvr.models.state import Tensors, copied, flattened, num_bytes
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client and the images it owns."""
+    """A client and the samples it owns."""
 
     id: int
-    images: TrainingImages
+    data: TrainingSamples
     indices: IntArray
 
 

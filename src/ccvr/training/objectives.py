@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ccvr.data.images import IntArray
+from ccvr.core.arrays import IntArray
 from ccvr.kernels.crops import Crops
+from ccvr.kernels.inputs import Inputs, on
 from ccvr.kernels.lanes import Lanes
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, buffers_of, parameters_of
@@ -29,7 +30,7 @@ class LocalContext:
     """What the server sent beside the model; shared as well."""
     all_labels: Tensor
     indices: IntArray
-    """The client's images among all."""
+    """The client's samples among all."""
     lr: float
     round: int = 1
 
@@ -40,12 +41,12 @@ class LocalContext:
 
     @cached_property
     def labels(self) -> Tensor:
-        """The labels of this client's images."""
+        """The labels of this client's samples."""
         return torch.from_numpy(self.all_labels.numpy()[self.indices])
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """How many images of each class the client has, [C]."""
+        """How many samples of each class the client has, [C]."""
         weight = self.model.head.weight
         return torch.bincount(self.labels, minlength=len(weight)).to(weight.device)
 
@@ -61,17 +62,17 @@ class LocalContext:
 class Step:
     """One batch on its way through the model."""
 
-    crops: Crops
-    inputs: Tensor | Lanes
-    """The images as the backbone reads them, normalised: ``model.features`` takes them."""
+    batch: Inputs | Crops
+    inputs: Inputs | Lanes
+    """The inputs as the backbone reads them, preprocessed: ``model.features`` takes them."""
     labels: Tensor
     features: Tensor
     scores: Tensor
 
     @property
-    def images(self) -> Tensor:
-        """uint8 [B, C, H, W], on the labels' device; made when asked for."""
-        return self.crops.images.to(self.labels.device)
+    def samples(self) -> Inputs:
+        """The inputs as the data set has them, augmented, on the labels' device; made when asked for."""
+        return on(self.labels.device, self.batch.images if isinstance(self.batch, Crops) else self.batch)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from ccvr.core.arrays import IntArray
 from ccvr.core.seeds import stream
-from ccvr.data.images import IntArray
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
 from ccvr.training.algorithms import ServerContext, find_algorithm, shared

@@ -273,7 +273,7 @@ def _work(pipe: Connection) -> None:
         shared, build, spec, seed, memories = receive(pipe)
         clients, scratch = shared.open(), Scratch(build(), find_algorithm(spec.algorithm).is_private).flatten()
         trainer = OneByOne(scratch, spec, seed, ClientStates(memories))
-        path, room = shared.images.path.with_name(str(os.getpid())), room_for(scratch.parameters(), scratch.buffers())
+        path, room = shared.folder / str(os.getpid()), room_for(scratch.parameters(), scratch.buffers())
         try:
             places = 2 * max(1, min(AT_ONCE, MAX_BYTES // (2 * room)))
             mailbox = Mailbox(path, room, places)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ccvr.data.images import Dataset, IntArray, LabelledImages
+from ccvr.core.arrays import IntArray
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.class_names import CIFAR10_NAMES, CIFAR100_NAMES
 from ccvr.data.sources.labels import check_census, check_range
 from ccvr.data.sources.members import read_members
@@ -113,11 +114,11 @@ def _are_labels(labels: object, count: int) -> bool:
 
 
 def _join(cifar: Cifar, place: Place, batches: dict[str, tuple[Pixels, IntArray]]) -> Dataset:
-    def part(name: str, files: tuple[str, ...], expected: tuple[int, ...]) -> LabelledImages:
+    def part(name: str, files: tuple[str, ...], expected: tuple[int, ...]) -> Samples:
         pixels, labels = zip(*(batches.pop(file) for file in files), strict=True)
         check_census(np.concatenate(labels), expected, place, name)
         images = np.concatenate(pixels).reshape(-1, 3, 32, 32)
-        return LabelledImages(torch.from_numpy(images), torch.from_numpy(np.concatenate(labels)))
+        return Samples(torch.from_numpy(images), torch.from_numpy(np.concatenate(labels)))
 
     train = part("train", cifar.train, cifar.census.train)
     return Dataset(train, part("test", cifar.test, cifar.census.test), cifar.class_names, augment=True)

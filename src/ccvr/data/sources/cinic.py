@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ccvr.data.images import Dataset, LabelledImages
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.class_names import CINIC10_NAMES
 from ccvr.data.sources.folder import list_tree, read_tree
 from ccvr.data.sources.labels import check_census
@@ -53,14 +53,14 @@ def read_cinic(cinic: Cinic, path: Path) -> Dataset:
     return Dataset(parts["train"], parts["test"], cinic.class_names, augment=True)
 
 
-def _from_tree(cinic: Cinic, place: Place) -> dict[str, LabelledImages]:
+def _from_tree(cinic: Cinic, place: Place) -> dict[str, Samples]:
     for part in PARTS:
         if not (place.path / part).is_dir():
             raise place.damaged("is missing", part)
     return {part: read_tree(list_tree(place.path / part, cinic.class_names), cinic.look) for part in PARTS}
 
 
-def _from_archive(cinic: Cinic, place: Place) -> dict[str, LabelledImages]:
+def _from_archive(cinic: Cinic, place: Place) -> dict[str, Samples]:
     sizes = dict(zip(PARTS, cinic.census.sizes, strict=True))
     images = {part: cinic.look.empty(size) for part, size in sizes.items()}
     keys: dict[str, list[tuple[int, str]]] = {part: [] for part in PARTS}  # (label, file name) of each row
@@ -80,7 +80,7 @@ def _parse(cinic: Cinic, place: Place, member: str) -> tuple[str, int, str]:
     return match[1], cinic.class_names.index(match[2]), match[3]
 
 
-def _sorted(images: Pixels, keys: list[tuple[int, str]]) -> LabelledImages:
+def _sorted(images: Pixels, keys: list[tuple[int, str]]) -> Samples:
     order = sorted(range(len(keys)), key=keys.__getitem__)
     labels = np.array([keys[row][0] for row in order], np.int64)
-    return LabelledImages(torch.from_numpy(images[order]), torch.from_numpy(labels))
+    return Samples(torch.from_numpy(images[order]), torch.from_numpy(labels))

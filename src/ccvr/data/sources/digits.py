@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ccvr.data.images import Dataset, IntArray, LabelledImages
+from ccvr.core.arrays import IntArray
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.class_names import DIGIT_NAMES
 
 
@@ -16,8 +17,8 @@ def read_digits() -> Dataset:
     images = torch.from_numpy(np.rint(found.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(found.target.astype(np.int64))
     test = torch.from_numpy(every_fifth(found.target))
-    train = LabelledImages(images[~test], labels[~test])
-    return Dataset(train, LabelledImages(images[test], labels[test]), DIGIT_NAMES)
+    train = Samples(images[~test], labels[~test])
+    return Dataset(train, Samples(images[test], labels[test]), DIGIT_NAMES)
 
 
 def every_fifth(labels: IntArray) -> NDArray[np.bool_]:

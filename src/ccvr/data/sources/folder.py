@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ccvr.core.errors import DataError
-from ccvr.data.images import Dataset, LabelledImages
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.pictures import Look, decode_all, look_of
 
 
@@ -37,11 +37,11 @@ def list_tree(part: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]
     return tree
 
 
-def read_tree(tree: list[tuple[Path, int]], look: Look) -> LabelledImages:
+def read_tree(tree: list[tuple[Path, int]], look: Look) -> Samples:
     """The pictures of `list_tree` as one tensor."""
     images = decode_all([path for path, _ in tree], look)
     labels = np.array([label for _, label in tree], np.int64)
-    return LabelledImages(torch.from_numpy(images), torch.from_numpy(labels))
+    return Samples(torch.from_numpy(images), torch.from_numpy(labels))
 
 
 def _visible(folder: Path) -> list[Path]:

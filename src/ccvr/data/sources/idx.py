@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ccvr.data.images import Dataset, LabelledImages
+from ccvr.data.samples import Dataset, Samples
 from ccvr.data.sources.class_names import DIGIT_NAMES, FASHION_NAMES
 from ccvr.data.sources.labels import check_census, check_range
 from ccvr.data.sources.source import Census, Form, Place
@@ -52,14 +52,14 @@ def read_idx(idx: Idx, folder: Path) -> Dataset:
     return Dataset(train, _part(idx, folder, "test", idx.census.test), idx.class_names)
 
 
-def _part(idx: Idx, folder: Path, part: str, expected: tuple[int, ...]) -> LabelledImages:
+def _part(idx: Idx, folder: Path, part: str, expected: tuple[int, ...]) -> Samples:
     count, stem = sum(expected), PARTS[part]
     images = parse(_place(idx, folder, f"{stem}-images-idx3-ubyte"), (count, idx.side, idx.side))
     place = _place(idx, folder, f"{stem}-labels-idx1-ubyte")
     labels = parse(place, (count,)).astype(np.int64)
     check_range(labels, len(idx.class_names), place)
     check_census(labels, expected, place, part)
-    return LabelledImages(torch.from_numpy(images[:, None].copy()), torch.from_numpy(labels))
+    return Samples(torch.from_numpy(images[:, None].copy()), torch.from_numpy(labels))
 
 
 def _place(idx: Idx, folder: Path, stem: str) -> Place:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ccvr.data.images import IntArray
+from ccvr.core.arrays import IntArray
 from ccvr.data.sources.source import Place
 
 

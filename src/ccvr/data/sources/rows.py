@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ccvr.core.tables import Table
-from ccvr.data.images import Dataset
+from ccvr.data.samples import Dataset
 from ccvr.data.sources.cifar import CIFAR10, CIFAR100, binary_form, python_form
 from ccvr.data.sources.cinic import CINIC10, cinic_form
 from ccvr.data.sources.digits import read_digits

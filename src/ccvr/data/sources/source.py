@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ccvr.core.errors import DataError
-from ccvr.data.images import Dataset
 from ccvr.data.locate import search_folders
+from ccvr.data.samples import Dataset
 
 
 @dataclass(frozen=True)
