@@ -90,7 +90,7 @@ class SplitModel(nn.Module):
         z: Tensor = self.backbone(x if isinstance(x, Lanes) else self.inputs(x))
         return z
 
-    def forward(self, x: Inputs | None = None, **named: Tensor) -> Tensor:
+    def forward(self, x: Inputs | None = None, /, **named: Tensor) -> Tensor:
         scores: Tensor = self.head(self.features(named if x is None else x))
         return scores
 
