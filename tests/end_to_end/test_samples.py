@@ -75,9 +75,7 @@ KINDS = {
     "pairs": ["--data.name", "own_samples:pairs", "--model.name", "own_samples:TwoInputs", "--workers", "2"],
 }
 SHORT = shlex.split("--training.rounds 3 --training.local-epochs 1 --partition.num-clients 4 --partition.alpha 0.5")
-CALIBRATED = shlex.split(
-    "--data.validation 0.1 --calibration.methods ccvr lda oracle --checkpoint.keep 0 --no-report"
-)
+CALIBRATED = shlex.split("--data.validation 0.1 --calibration.methods ccvr lda oracle --checkpoint.keep 0 --no-report")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import torch
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.experiment import feature_store
+from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.experiment.load import read_head
@@ -117,7 +118,7 @@ def test_what_is_too_large_is_read_again(setup, model, store, seen, monkeypatch)
     "asked", [Request(), Request("pooled", "tukey:0.5", min_count=3), Request("means", taps="auto")]
 )
 def test_an_engine_s_statistics_are_those_that_each_client_would_send(asked, setup, model, seen):
-    engine = setup.engine()
+    engine = LocalEngine(setup)
     engine.features(model)
     list(engine.statistics(model, asked))
     before = seen()

@@ -8,6 +8,7 @@ from safetensors.numpy import load
 
 from ccvr.core.errors import SpecError
 from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
 from ccvr.statistics.request import Request
@@ -45,7 +46,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     model = setup.fresh_model()
     outcomes = []
     for dataset in (setup.dataset, poisoned):
-        engine = replace(setup, dataset=dataset).engine()
+        engine = LocalEngine(replace(setup, dataset=dataset))
         (state,) = engine.rounds(
             replace(setup, dataset=dataset).fresh_model(), memories=ClientStates(tmp_path), resume=None
         )
@@ -79,7 +80,7 @@ def test_a_device_that_is_not_there():
 
 def test_the_oracle_sees_every_training_image_and_no_other():
     setup = prepare(replace(TINY, data=DataSpec(validation=0.15)))
-    _, labels = setup.engine().features(setup.fresh_model())
+    _, labels = LocalEngine(setup).features(setup.fresh_model())
     assert np.array_equal(np.bincount(labels, minlength=10), setup.label_counts.sum(0))
 
 
@@ -97,12 +98,12 @@ def test_augmentation_is_what_the_spec_says(augment, tmp_path):
     finals = []
     for chosen in (augment, None):
         setup = prepare(replace(TINY, data=DataSpec(augment=chosen)))
-        engine = replace(setup, dataset=replace(setup.dataset, augment=augment)).engine()
+        engine = LocalEngine(replace(setup, dataset=replace(setup.dataset, augment=augment)))
         (state,) = engine.rounds(setup.fresh_model(), memories=ClientStates(tmp_path), resume=None)
         finals.append(state.parameters["head.weight"])
     assert torch.equal(*finals)
     other = prepare(replace(TINY, data=DataSpec(augment=not augment)))
-    (state,) = other.engine().rounds(other.fresh_model(), memories=ClientStates(tmp_path), resume=None)
+    (state,) = LocalEngine(other).rounds(other.fresh_model(), memories=ClientStates(tmp_path), resume=None)
     assert not torch.equal(state.parameters["head.weight"], finals[0])
 
 

@@ -162,7 +162,7 @@ def test_results_are_folded_in_the_cohorts_order(monkeypatch):
     monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.001)
     setup = prepare(TINY)
     engine = FlowerEngine.connect(LastFirst(client_app, 3), setup)
-    clients = sorted(setup.engine().clients(), key=lambda client: (-len(client.indices), client.id))
+    clients = sorted(LocalEngine(setup).clients(), key=lambda client: (-len(client.indices), client.id))
     sent = replace(small_state(), broadcast={})
     assert [result.client for result in engine.train(clients, sent, {}, round=1)] == [client.id for client in clients]
     requests = Request("means")
@@ -494,7 +494,7 @@ def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
     assert json.loads(folder.results.read_text())["missing"] == finished.results["missing"]
     folder.missing.write_text("[]")
     with pytest.raises(RunError, match=r"missing.json is damaged"):
-        keep_absent(LocalEngine(*[None] * 5), folder)
+        keep_absent(LocalEngine(None), folder)
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------
@@ -636,7 +636,7 @@ def small_state():
 
 def client_of(number=4):
     setup = prepare(TINY)
-    return Client(1, setup.engine().clients()[0].images, setup.kept.shards[0][:number])
+    return Client(1, LocalEngine(setup).clients()[0].data, setup.kept.shards[0][:number])
 
 
 def metrics_of(state, loss=0.5, seconds=0.1):

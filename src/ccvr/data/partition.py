@@ -134,14 +134,30 @@ def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: Par
         raise PartitionError(f'partition "{spec.kind}" gave an image to two clients, or one that does not exist.')
 
 
-def hold_out(partition: Partition, labels: IntArray, fraction: float, *, seed: int) -> tuple[Partition, Partition]:
-    """Split each client's images into a part that stays and ``fraction`` of them, rounded down, held out.
+def draw_among(owned: IntArray, labels: IntArray, spec: PartitionSpec) -> Partition:
+    """A partition of the samples ``owned`` alone, by their indices among all."""
+    return Partition(tuple(owned[shard] for shard in draw_partition(labels[owned], spec).shards))
 
-    Stratified: each class gives its share, rounded so that the client's total is right; every client keeps an image.
+
+def set_aside(labels: IntArray, fraction: float, *, seed: int) -> tuple[IntArray, IntArray]:
+    """Indices of the samples that clients share, and of ``fraction`` of all, by class, that no client gets."""
+    everything = Partition((np.arange(len(labels)),))
+    (rest,), (aside,) = (
+        part.shards for part in hold_out(everything, labels, fraction, seed=seed, purpose="unlabelled")
+    )
+    return rest, aside
+
+
+def hold_out(
+    partition: Partition, labels: IntArray, fraction: float, *, seed: int, purpose: str = "validation"
+) -> tuple[Partition, Partition]:
+    """Split each client's samples into a part that stays and ``fraction`` of them, rounded down, held out.
+
+    Stratified: each class gives its share, rounded so that the client's total is right; every client keeps a sample.
     """
     kept, held = [], []
     for client, shard in enumerate(partition.shards):
-        rng = stream(seed, "validation", client=client)
+        rng = stream(seed, purpose, client=client)
         classes, sizes = np.unique(labels[shard], return_counts=True)
         out = [np.empty(0, np.int64)]
         for label, number in zip(classes, _shares(sizes, int(fraction * len(shard))), strict=True):

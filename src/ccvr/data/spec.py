@@ -1,4 +1,4 @@
-"""What a spec says about images and their owners."""
+"""What a spec says about samples and their owners."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,20 +10,36 @@ FOLDER = "folder:"
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Which images are learned from."""
+    """Which samples are learned from."""
 
     name: str = "digits"
     """digits, cifar10, cifar100, cinic10, mnist, fashion-mnist, folder:PATH, or your own as package.module:name."""
     root: Path | None = None
     """Folder that holds the data set; without it $CCVR_DATA, then the user's cache folder."""
     validation: float = 0.0
-    """Part of each client's images, per class, that enters neither training nor statistics (the paper: 0.15)."""
+    """Part of each client's samples, per class, that enters neither training nor statistics (the paper: 0.15)."""
     augment: bool | None = None
-    """Shift by up to 4 pixels and mirror the training images; without it what suits the data set."""
+    """Change the training inputs from step to step: shift images by up to 4 pixels and mirror them, or what the data
+    set brings; without it what suits the data set."""
+    unlabelled: str = ""
+    """Samples without labels at the server: a fraction of the training samples, which no client gets, as 0.1, or the
+    name of another data set."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
             raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
+        if not 0 <= self.unlabelled_fraction < 1:
+            raise SpecError(
+                f"data.unlabelled is {self.unlabelled}; give a fraction below 1, or the name of a data set."
+            )
+
+    @property
+    def unlabelled_fraction(self) -> float:
+        """Part of the training samples that the server has without labels; 0 where it has another data set's."""
+        try:
+            return float(self.unlabelled or 0)
+        except ValueError:
+            return 0.0
 
     def anchored(self) -> "DataSpec":
         """The same with absolute paths, so that a run can be resumed from another folder."""
@@ -35,7 +51,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """Who owns which training image. Its seed is its own: all runs of a comparison share the owners."""
+    """Who owns which training sample. Its seed is its own: all runs of a comparison share the owners."""
 
     kind: str = "dirichlet"
     """iid, dirichlet, shards, or your own as package.module:name."""
@@ -45,9 +61,9 @@ class PartitionSpec:
     classes_per_client: int = 2
     """shards: how many classes a client has."""
     min_size: int = 10
-    """Fewest images that a client may have; dirichlet draws again, up to 1,000 times, until all have them."""
+    """Fewest samples that a client may have; dirichlet draws again, up to 1,000 times, until all have them."""
     balance: bool = False
-    """dirichlet: a client that has its even share of the images gets nothing of the classes that are still to come."""
+    """dirichlet: a client that has its even share of the samples gets nothing of the classes that are still to come."""
     seed: int = 0
 
     def __post_init__(self) -> None:

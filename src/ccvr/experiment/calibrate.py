@@ -16,24 +16,42 @@ from ccvr.calibration.table import find_calibrator
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
-from ccvr.experiment.events import HeadScored
+from ccvr.experiment.events import HeadScored, Noted
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
-from ccvr.experiment.results import Results, add_calibration, add_score
+from ccvr.experiment.results import Results, add_calibration, add_score, personal_accuracy
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.statistics_cache import StatisticsCache
-from ccvr.experiment.train import score_on_test
+from ccvr.experiment.train import newest_state, score_on_test
 from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import payload_bytes
+from ccvr.training.algorithms import find_algorithm, has_private
+from ccvr.training.client_state import ClientStates
 
 
 def score_trained(results: Results, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> HeadScored:
     """Score the head as training left it, and keep it beside the others."""
     write_atomically(folder.head(UNCALIBRATED), head_bytes(model.head))
     return _score_head(results, UNCALIBRATED, model, setup, engine, score_on_test(model, setup), seconds=0.0)
+
+
+def score_personal(results: Results, setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Noted]:
+    """Score each client's own model on its held-out part, where tensors stay with clients."""
+    state = newest_state(folder, setup.spec)
+    if state is None or not has_private(find_algorithm(setup.spec.training.algorithm), state.model):
+        return
+    if not setup.spec.data.validation:
+        yield Noted(
+            "some tensors stay with the clients, and the global model has those of the start; set data.validation, "
+            "for example 0.15, to score each client's own model"
+        )
+        return
+    counts = engine.personal_scores(state, memories=ClientStates(folder.memories))
+    results["personal_accuracy"] = found = personal_accuracy(list(counts))
+    yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")
 
 
 def fit_all(

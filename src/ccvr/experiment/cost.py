@@ -77,7 +77,9 @@ def estimate(spec: Spec) -> Cost:
 
 def training_samples(spec: Spec) -> int:
     """How many images the clients' steps see in all rounds together."""
-    share = _cohort(spec) / spec.partition.num_clients * (1 - spec.data.validation)
+    share = (
+        _cohort(spec) / spec.partition.num_clients * (1 - spec.data.validation) * (1 - spec.data.unlabelled_fraction)
+    )
     images = round(extent(spec.data.name, spec.data.root).train * share)
     return images * spec.training.local_epochs * spec.training.rounds
 

@@ -1,7 +1,7 @@
 """What a run needs from its clients, and the engine that has them all in this process."""
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +13,8 @@ from torch import Tensor
 
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import TrainingSamples, in_order
-from ccvr.data.partition import Partition
-from ccvr.data.samples import Dataset
 from ccvr.experiment.feature_store import FeatureStore
-from ccvr.experiment.spec import Spec
+from ccvr.experiment.setup import Setup
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
@@ -26,6 +24,7 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
+from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
 from ccvr.training.rounds import RoundState, federate, sent_state
 from ccvr.training.trainer import OneByOne, Trainer
@@ -50,6 +49,9 @@ class Engine(Protocol):
         All heads at once: who answers, and in which order, may differ from one question to the next.
         """
 
+    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+        """The counts of each client's own model, with the tensors that stayed with it, on its held-out part."""
+
     def missing(self) -> dict[str, dict[int, str]]:
         """By what was asked, the clients that did not answer, and why; empty where all did."""
 
@@ -58,21 +60,34 @@ class Engine(Protocol):
 class LocalEngine:
     """All clients on this machine."""
 
-    spec: Spec
-    dataset: Dataset
-    partition: Partition
-    held_out: Partition
-    build: Callable[[], SplitModel]
-    """Makes a fresh model, here or in another process."""
+    setup: Setup
 
     def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
-        clients, training, seed = self.clients(), self.spec.training, self.spec.seed
+        clients, spec = self.clients(), self.setup.spec
         with self._trainer(clients, memories) as trainer:
-            yield from federate(model, clients, training, seed=seed, memories=memories, resume=resume, trainer=trainer)
+            yield from federate(
+                model,
+                clients,
+                spec.training,
+                seed=spec.seed,
+                memories=memories,
+                resume=resume,
+                trainer=trainer,
+                unlabelled=self.setup.unlabelled,
+            )
+
+    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+        training, train = self.setup.spec.training, self.setup.dataset.train
+        scratch = Scratch(self.setup.fresh_model(), find_algorithm(training.algorithm).is_private)
+        sent = sent_state(state, training)
+        for client, shard in enumerate(self.setup.held_out.shards):
+            memory = memories.read(client, state.memories[client]) if client in state.memories else {}
+            model = personal_model(scratch, sent, memory)
+            yield score(model, in_order(train, shard), self.setup.dataset.num_classes)
 
     def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
-        clients, training = self.clients(), self.spec.training
+        clients, training = self.clients(), self.setup.spec.training
         is_private = find_algorithm(training.algorithm).is_private
         sent = sent_state(state, training)
         remembered = {k: state.memories[k] for k in numbers if k in state.memories}
@@ -81,27 +96,31 @@ class LocalEngine:
             for client, last in remembered.items():
                 copies.write(client, last, memories.read(client, last))
             with self._trainer(clients, copies) as pool:
-                trainer = pool or OneByOne(Scratch(self.build(), is_private), training, self.spec.seed, copies)
+                trainer = pool or OneByOne(
+                    Scratch(self.setup.builder(), is_private), training, self.setup.spec.seed, copies
+                )
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
                     yield {**result.parameters, **result.buffers}
 
     def clients(self) -> list[Client]:
-        data = TrainingSamples.prepare(self.dataset.train, self.dataset.augmentation(self.spec.data.augment))
-        return [Client(number, data, shard) for number, shard in enumerate(self.partition.shards)]
+        dataset = self.setup.dataset
+        data = TrainingSamples.prepare(dataset.train, dataset.augmentation(self.setup.spec.data.augment))
+        return [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
 
     def _trainer(self, clients: list[Client], memories: ClientStates) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
-        number = self.spec.processes(self.spec.training.cohort(len(clients)))
+        spec = self.setup.spec
+        number = spec.processes(spec.training.cohort(len(clients)))
         keep_freed_memory()
         if number == 1:
             return nullcontext()
-        return Workers(number, clients, self.build, self.spec.training, seed=self.spec.seed, memories=memories)
+        return Workers(number, clients, self.setup.builder, spec.training, seed=spec.seed, memories=memories)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         request.validate()
-        source = source_of(model, self.dataset.train.first(1), request, head="head")
+        source = source_of(model, self.setup.dataset.train.first(1), request, head="head")
         for features in self._store.read(model, source.taps):
-            yield fold(features, self.dataset.num_classes, request, source)
+            yield fold(features, self.setup.dataset.num_classes, request, source)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         parts = [batch for features in self._store.read(model, ()) for batch in features]
@@ -109,14 +128,14 @@ class LocalEngine:
 
     @cached_property
     def _store(self) -> FeatureStore:
-        return FeatureStore(self.dataset.train, self.partition.shards)
+        return FeatureStore(self.setup.dataset.train, self.setup.kept.shards)
 
     def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
-        number, device = self.dataset.num_classes, model.head.weight.device
+        dataset, device = self.setup.dataset, model.head.weight.device
         candidates = {name: model.with_head(head.to(device)) for name, head in heads.items()}
-        for shard in self.held_out.shards:
+        for shard in self.setup.held_out.shards:
             yield {
-                name: score(candidate, in_order(self.dataset.train, shard), number)
+                name: score(candidate, in_order(dataset.train, shard), dataset.num_classes)
                 for name, candidate in candidates.items()
             }
 

@@ -40,7 +40,7 @@ def open_finished_run(folder: RunFolder) -> FinishedRun:
             f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
             "Delete its results.json and train the missing rounds again with `ccvr resume`."
         )
-    return FinishedRun(folder, setup, setup.engine(), state, state.load_into(setup.fresh_model()), results)
+    return FinishedRun(folder, setup, LocalEngine(setup), state, state.load_into(setup.fresh_model()), results)
 
 
 def spec_of(folder: RunFolder) -> Spec:

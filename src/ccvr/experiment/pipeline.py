@@ -16,8 +16,8 @@ from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
-from ccvr.experiment.calibrate import deploy, fit_all, score_trained
-from ccvr.experiment.engine import Engine
+from ccvr.experiment.calibrate import deploy, fit_all, score_personal, score_trained
+from ccvr.experiment.engine import Engine, LocalEngine
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished
 from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
@@ -37,7 +37,7 @@ def engine_here(setup: Setup) -> Engine:
         raise SpecError(
             f'engine is "{setup.spec.engine}", which only the command starts: `ccvr run`, or `ccvr resume RUN`.'
         )
-    return setup.engine()
+    return LocalEngine(setup)
 
 
 def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf = engine_here) -> Events:
@@ -61,7 +61,11 @@ def require_names(spec: Spec) -> None:
     """Find mistakes in what a spec names, before anything is loaded."""
     parse_calibrations(spec.calibration)
     _require_held_out(spec.calibration.deploy, spec)
-    find_algorithm(spec.training.algorithm)
+    if find_algorithm(spec.training.algorithm).needs_unlabelled and not spec.data.unlabelled:
+        raise SpecError(
+            f'the server of "{spec.training.algorithm}" learns from unlabelled samples, and there are none. '
+            "Set data.unlabelled, for example 0.1."
+        )
     require_tensorboard(spec)
 
 
@@ -93,6 +97,7 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
     calibrations = parse_calibrations(spec.calibration)
     yield from train(setup, engine, model, folder)
     yield score_trained(results, setup, engine, model, folder)
+    yield from score_personal(results, setup, engine, folder)
     yield from fit_all(results, calibrations, setup, engine, model, folder)
     wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, setup, engine, model, folder)

@@ -1,9 +1,11 @@
 """What a run found, as results.json says it: percent, on the test set."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ccvr.calibration.methods import Calibration
 from ccvr.calibration.spec import UNCALIBRATED
@@ -65,7 +67,16 @@ def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> dict[str, fl
     mixes = weights[weights.sum(1) > 0]
     if not len(mixes):
         return {"mean": None, "worst": None, "p10": None}
-    per_client = 100 * (mixes @ recall) / mixes.sum(1)
+    return _summary(100 * (mixes @ recall) / mixes.sum(1))
+
+
+def personal_accuracy(counts: Sequence[ClassCounts]) -> dict[str, float | None]:
+    """Accuracy of each client's own model on its own samples: mean, worst, 10th percentile; without any, None."""
+    found = np.array([each.accuracy for each in counts if each.total.sum()])
+    return _summary(found) if len(found) else {"mean": None, "worst": None, "p10": None}
+
+
+def _summary(per_client: NDArray[np.float64]) -> dict[str, float | None]:
     return {
         "mean": _rounded(per_client.mean()),
         "worst": _rounded(per_client.min()),

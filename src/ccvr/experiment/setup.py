@@ -11,13 +11,12 @@ from safetensors.numpy import save
 from ccvr.core.arrays import IntArray
 from ccvr.core.errors import SpecError
 from ccvr.data.catalogue import load
-from ccvr.data.partition import Partition, draw_partition, hold_out
+from ccvr.data.partition import Partition, draw_among, hold_out, set_aside
 from ccvr.data.samples import Dataset
-from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.load import Blueprint
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import runs_kernels
-from ccvr.kernels.inputs import rows_of
+from ccvr.kernels.inputs import Inputs, described, rows_of
 from ccvr.models.build import build_model, model_name
 from ccvr.models.preprocess import fit_preprocess, preprocess_name
 from ccvr.models.split import SplitModel
@@ -31,6 +30,8 @@ class Setup:
     dataset: Dataset
     kept: Partition
     held_out: Partition
+    unlabelled: Inputs | None = None
+    """What the server has without labels."""
 
     @property
     def label_counts(self) -> IntArray:
@@ -44,16 +45,14 @@ class Setup:
         preprocess = preprocess_name(self.dataset.preprocess, inputs)
         return Blueprint(model_name(model, inputs), model.head, inputs, preprocess)
 
-    def engine(self) -> LocalEngine:
-        return LocalEngine(self.spec, self.dataset, self.kept, self.held_out, self._builder)
-
     def fresh_model(self) -> SplitModel:
-        model = self._builder()
+        model = self.builder()
         model.class_names = self.dataset.class_names
         return model.to(self.spec.device)
 
     @cached_property
-    def _builder(self) -> Callable[[], SplitModel]:
+    def builder(self) -> Callable[[], SplitModel]:
+        """Makes a fresh model, here or in another process."""
         kept = torch.from_numpy(np.concatenate(self.kept.shards))  # what is held out must not show in any constant
         inputs = rows_of(self.dataset.train.inputs, kept)
         return partial(
@@ -83,10 +82,25 @@ def prepare(spec: Spec) -> Setup:
     _require_device(spec.device)
     dataset = load(spec.data.name, spec.data.root)
     labels = dataset.train.labels.numpy()
-    kept, held_out = hold_out(
-        draw_partition(labels, spec.partition), labels, spec.data.validation, seed=spec.partition.seed
-    )
-    return Setup(spec, dataset, kept, held_out)
+    seed = spec.partition.seed
+    owned, aside = set_aside(labels, spec.data.unlabelled_fraction, seed=seed)
+    partition = draw_among(owned, labels, spec.partition)
+    kept, held_out = hold_out(partition, labels, spec.data.validation, seed=seed)
+    return Setup(spec, dataset, kept, held_out, _unlabelled(spec, dataset, aside))
+
+
+def _unlabelled(spec: Spec, dataset: Dataset, aside: IntArray) -> Inputs | None:
+    """The inputs set aside, or those of another data set."""
+    if not spec.data.unlabelled or spec.data.unlabelled_fraction:
+        return rows_of(dataset.train.inputs, torch.from_numpy(aside)) if len(aside) else None
+    other = load(spec.data.unlabelled, spec.data.root).train
+    mine, theirs = (described(samples.first(1)) for samples in (dataset.train, other))
+    if mine != theirs:
+        raise SpecError(
+            f'data.unlabelled is "{spec.data.unlabelled}", whose samples are {theirs}; those of "{spec.data.name}" '
+            f"are {mine}. Choose a data set of the same shape."
+        )
+    return other.inputs
 
 
 def _require_device(device: str) -> None:

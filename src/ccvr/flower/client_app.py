@@ -12,16 +12,28 @@ from flwr.clientapp import ClientApp
 from ccvr.core.errors import FederationError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import in_order
+from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import from_toml
 from ccvr.flower.client import answering
 from ccvr.flower.messages import blob_of, pack, setting_of
 from ccvr.flower.node_state import NodeMemories
-from ccvr.flower.questions import HELLO, SCORES, STATISTICS, answer_scores, answer_statistics
+from ccvr.flower.questions import (
+    HELLO,
+    OWN,
+    PERSONAL,
+    SCORES,
+    STATISTICS,
+    answer_scores,
+    answer_statistics,
+    counts_answer,
+)
 from ccvr.flower.results import result_bytes, sent_from_bytes
+from ccvr.models.scoring import score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
 from ccvr.training.algorithms import find_algorithm
+from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
 from ccvr.training.trainer import OneByOne
 
@@ -44,7 +56,7 @@ def _home(spec: str) -> Home:
     setup = prepare(from_toml(spec))
     torch.set_num_threads(setup.spec.threads)
     is_private = find_algorithm(setup.spec.training.algorithm).is_private
-    return Home(setup, setup.engine().clients(), Scratch(setup.fresh_model(), is_private))
+    return Home(setup, LocalEngine(setup).clients(), Scratch(setup.fresh_model(), is_private))
 
 
 def home_of(message: Message) -> Home:
@@ -89,3 +101,13 @@ def scores(message: Message, context: Context) -> RecordDict:
     home = home_of(message)
     held_out = home.setup.held_out.shards[number_of(context)]
     return answer_scores(home.scratch.model, in_order(home.setup.dataset.train, held_out), message.content)
+
+
+@app.query(PERSONAL)
+@answering
+def personal(message: Message, context: Context) -> RecordDict:
+    home, client, last = home_of(message), number_of(context), setting_of(message.content, "last", int)
+    memory = NodeMemories(context.state, last).read(client, last) if last else {}
+    model = personal_model(home.scratch, sent_from_bytes(blob_of(message.content, "sent")), memory)
+    dataset, held_out = home.setup.dataset, home.setup.held_out.shards[client]
+    return counts_answer({OWN: score(model, in_order(dataset.train, held_out), dataset.num_classes)})

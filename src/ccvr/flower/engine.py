@@ -13,11 +13,12 @@ from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
 from ccvr.data.batches import TrainingSamples
 from ccvr.data.partition import Partition
+from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.federation import Federation, connected, needed_of
 from ccvr.flower.messages import blob_of, pack, setting_of
-from ccvr.flower.questions import HELLO, ask_scores, ask_statistics, expected, state_bytes
+from ccvr.flower.questions import HELLO, ask_personal, ask_scores, ask_statistics, expected, state_bytes
 from ccvr.flower.results import result_from_bytes, sent_bytes
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts
@@ -27,7 +28,7 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalResult
-from ccvr.training.rounds import RoundState, federate
+from ccvr.training.rounds import RoundState, federate, sent_state
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
 
@@ -71,7 +72,14 @@ class FlowerEngine:
         clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
         spec = self.setup.spec
         yield from federate(
-            model, clients, spec.training, seed=spec.seed, memories=memories, resume=resume, trainer=self
+            model,
+            clients,
+            spec.training,
+            seed=spec.seed,
+            memories=memories,
+            resume=resume,
+            trainer=self,
+            unlabelled=self.setup.unlabelled,
         )
 
     def train(
@@ -96,12 +104,18 @@ class FlowerEngine:
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         if not self.simulated:
             raise CalibrationError(NO_ORACLES)
-        return self.setup.engine().features(model)
+        return LocalEngine(self.setup).features(model)
 
     def score(self, model: SplitModel, heads: Mapping[str, Head]) -> Iterator[dict[str, ClassCounts]]:
         asked, number = replace(self.federation, about=f" of {', '.join(heads)}"), self.setup.dataset.num_classes
         owned = self._owned(self.setup.held_out)
         yield from ask_scores(asked, self._state(model), "head", heads, number, owned, spec=self._spec)
+
+    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+        blobs = {"sent": sent_bytes(sent_state(state, self.setup.spec.training))}
+        contents = {k: pack(blobs, spec=self._spec, last=state.memories.get(k, 0)) for k in self.federation.nodes}
+        number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
+        yield from ask_personal(self.federation, contents, number, owned)
 
     def missing(self) -> dict[str, dict[int, str]]:
         return self.federation.missing

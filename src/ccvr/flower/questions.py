@@ -1,7 +1,8 @@
 """What a server asks about a model, and what a client answers: class statistics, and scores of candidate heads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -23,12 +24,14 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.wire import MAX_COUNT, payload_bytes
 
-HELLO, STATISTICS, SCORES = "ccvr_hello", "ccvr_statistics", "ccvr_scores"
+HELLO, STATISTICS, SCORES, PERSONAL = "ccvr_hello", "ccvr_statistics", "ccvr_scores", "ccvr_personal"
 """Flower's names for the queries; the first asks a node which client it is."""
 ROOM = 10**9
 """Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
 Owned = Mapping[int, Tensor]
 """By client, the most samples of each class that it can have, [C]: what was dealt out, or what the user allows."""
+OWN = "own"
+"""The name under which a client counts for its own model."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
 
@@ -143,20 +146,31 @@ def ask_scores(
 ) -> Iterator[dict[str, ClassCounts]]:
     """Each client's counts of every candidate head on its held-out part; more than are ``owned`` are refused."""
     blobs = {"state": state} | {f"head/{name}": head_bytes(head) for name, head in heads.items()}
-    content = pack(blobs, head=path, num_classes=num_classes, **settings)
-
-    def read(client: int, answer: RecordDict) -> dict[str, ClassCounts]:
-        counts = _counts_from_bytes(blob_of(answer, "counts"))
-        require_valid_counts(heads, counts, client)
-        wrong = [name for name in heads if counts[name].total.shape != (num_classes,)]
-        if wrong or counts.keys() != heads.keys():
-            raise FederationError(f"counts of {', '.join(sorted(counts))}, which is not what was asked for.")
-        for each in counts.values():
-            _require_owned(each.total, owned[client])
-        return counts
-
-    contents = dict.fromkeys(federation.nodes, content)
+    contents = dict.fromkeys(federation.nodes, pack(blobs, head=path, num_classes=num_classes, **settings))
+    read = partial(_read_counts, set(heads), num_classes, owned)
     return federation.ask("the query for scores", f"query.{SCORES}", contents, read)
+
+
+def ask_personal(
+    federation: Federation, contents: Mapping[int, RecordDict], num_classes: int, owned: Owned
+) -> Iterator[ClassCounts]:
+    """The counts of each client's own model on its held-out part; more than are ``owned`` are refused."""
+    read = partial(_read_counts, {OWN}, num_classes, owned)
+    answers = federation.ask("the query for personal scores", f"query.{PERSONAL}", contents, read)
+    return (counts[OWN] for counts in answers)
+
+
+def _read_counts(
+    names: Set[str], num_classes: int, owned: Owned, client: int, answer: RecordDict
+) -> dict[str, ClassCounts]:
+    counts = _counts_from_bytes(blob_of(answer, "counts"))
+    require_valid_counts(names, counts, client)
+    wrong = [name for name in names if counts[name].total.shape != (num_classes,)]
+    if wrong or counts.keys() != names:
+        raise FederationError(f"counts of {', '.join(sorted(counts))}, which is not what was asked for.")
+    for each in counts.values():
+        _require_owned(each.total, owned[client])
+    return counts
 
 
 def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0) -> RecordDict:
@@ -172,6 +186,11 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, mi
                 for label, head in heads.items():
                     if head.taps == taps:
                         counts[label] += count(head(z.to(head.weight.dtype)).detach(), y)
+    return counts_answer(counts, min_count=min_count)
+
+
+def counts_answer(counts: Mapping[str, ClassCounts], *, min_count: int = 0) -> RecordDict:
+    """Counts by name, zeros of classes with fewer than ``min_count`` samples."""
     tensors: Tensors = {}
     for label, each in counts.items():
         kept = each.total >= min_count

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from ccvr.core.errors import SpecError
 from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
+from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, WeightedMean, copied
 from ccvr.training.messages import LocalResult, ModelState
@@ -29,6 +30,8 @@ class ServerContext:
     """Makes a model of the run's shape."""
     buffers: str = "average"
     """What becomes of buffers: ``average``, or those of the round's ``largest`` client (training.buffers)."""
+    unlabelled: Inputs | None = None
+    """Samples without labels, where the spec gives any (data.unlabelled), as a data set has them."""
 
     def average(self, results: Iterable[LocalResult]) -> ModelState:
         """Σ n_k w_k / Σ n_k of the clients' parameters, folded in float64; buffers by the policy.
@@ -52,6 +55,9 @@ class Algorithm:
 
     A subclass is a frozen dataclass. Its fields are its options. It overrides what it does differently.
     """
+
+    needs_unlabelled: ClassVar[bool] = False
+    """Whether the server cannot do without unlabelled samples."""
 
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         """What the server remembers before the first round."""
@@ -155,6 +161,11 @@ def find_algorithm(text: str) -> Algorithm:
     FedProx(mu=0.01)
     """
     return make(ALGORITHMS, Algorithm, text)
+
+
+def has_private(algorithm: Algorithm, model: ModelState) -> bool:
+    """Whether any tensor of a model stays with its clients."""
+    return any(map(algorithm.is_private, model.tensors))
 
 
 def shared(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

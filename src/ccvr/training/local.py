@@ -20,7 +20,7 @@ from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, num_bytes, plain
 from ccvr.training.algorithms import Algorithm, shared
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, head_row_norms
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState, head_row_norms
 from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
@@ -47,7 +47,7 @@ def train_client(
     """
     started = time.perf_counter()
     private = {**scratch.first, **_part(memory, PRIVATE)}
-    model = scratch.load(received.parameters, received.buffers, *([private] if private else []))
+    model = personal_model(scratch, received, memory)
     _require_trainable(model, client, spec)
     context = _context(model, received, private, client, spec, round)
     objectives = {ALGORITHM: algorithm.objective(context.remembering(_part(memory, ALGORITHM)))}
@@ -81,6 +81,12 @@ def train_client(
         seconds=time.perf_counter() - started,
     )
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
+
+
+def personal_model(scratch: Scratch[SplitModel], received: ModelState, memory: Tensors) -> SplitModel:
+    """The model as one client has it: what it received, and the tensors that stayed with it."""
+    private = {**scratch.first, **_part(memory, PRIVATE)}
+    return scratch.load(received.parameters, received.buffers, *([private] if private else []))
 
 
 def _part(memory: Tensors, mark: str) -> Tensors:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ccvr.core.arrays import IntArray
 from ccvr.core.seeds import stream
+from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
 from ccvr.training.algorithms import ServerContext, find_algorithm, shared
@@ -85,10 +86,12 @@ def federate(
     memories: ClientStates,
     resume: RoundState | None = None,
     trainer: Trainer | None = None,
+    unlabelled: Inputs | None = None,
 ) -> Iterator[RoundState]:
     """Yield the state after each round, from the first or from the one after ``resume``. ``model`` is scratch space.
 
-    Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``.
+    Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``. ``unlabelled``
+    samples are for the server's part of a round.
     """
     algorithm = find_algorithm(spec.algorithm)
     trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, memories)
@@ -100,7 +103,8 @@ def federate(
         reports: list[ClientReport] = []
         remembered: dict[int, int] = {}
         results = _noted(trainer.train(cohort, sent, state.memories, round=number), reports, remembered, number)
-        server = ServerContext(number, stream(seed, "server", round=number), lambda: copy.deepcopy(model), spec.buffers)
+        rng = stream(seed, "server", round=number)
+        server = ServerContext(number, rng, lambda: copy.deepcopy(model), spec.buffers, unlabelled)
         made, server_state = algorithm.aggregate(sent, results, state.server, server)
         state = RoundState(
             number,
