@@ -18,6 +18,7 @@ BUDGETS = {
     "What a client adds": 25,
     "What the server does": 25,
     "What stays with a client": 10,
+    "What a server learns": 40,
     "All of it": 40,
 }
 

@@ -42,7 +42,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     # Poison the held-out images: were one of them read, training or statistics would change.
     poisoned_images = setup.dataset.train.inputs.clone()
     poisoned_images[held] = 255 - poisoned_images[held]
-    poisoned = replace(setup.dataset, train=replace(setup.dataset.train, images=poisoned_images))
+    poisoned = replace(setup.dataset, train=replace(setup.dataset.train, inputs=poisoned_images))
     model = setup.fresh_model()
     outcomes = []
     for dataset in (setup.dataset, poisoned):

@@ -14,6 +14,7 @@ from ccvr.data.samples import Samples
 from ccvr.data.sources.digits import read_digits
 from ccvr.models import compiled
 from ccvr.models.build import ModelSpec, build_model
+from ccvr.models.preprocess import Normalize
 from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
 from ccvr.training.algorithms import ALGORITHMS
@@ -56,9 +57,9 @@ def clients_of(name: str) -> list[Client]:
 
 
 def builder(name: str, *, kernels: bool):
-    shape = DATA[name]().shape
-    statistics = {"mean": [0.5] * shape[0], "std": [0.25] * shape[0]}
-    return partial(build_model, ModelSpec(name), shape, 10, **statistics, kernels=kernels, seed=0)
+    inputs = DATA[name]().first(2)
+    before = Normalize([0.5] * inputs.shape[1], [0.25] * inputs.shape[1])
+    return partial(build_model, ModelSpec(name), inputs, 10, preprocess=before, kernels=kernels, seed=0)
 
 
 def states(name, spec, folder, *, kernels=True, trainer=None, resume=None):

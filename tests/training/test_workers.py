@@ -154,7 +154,8 @@ OTHERS = [(each, "simple-cnn") for each in ALGORITHMS if (each, "simple-cnn") no
 def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     """Channels last, and in training computed otherwise than in evaluation."""
     spec, clients = replace(SPEC, algorithm=algorithm, rounds=2), many_clients((9, 30, 17), side=32)
-    build = partial(build_model, ModelSpec(name), (1, 32, 32), 3, mean=[0.4], std=[0.3], seed=0)
+    images = clients[0].data.samples.first(2)
+    build = partial(build_model, ModelSpec(name), images, 3, preprocess=Normalize([0.4], [0.3]), seed=0)
     runs = []
     for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
         folder = ClientStates(tmp_path / str(2 * len(runs)))

@@ -29,9 +29,7 @@ class DataSpec:
         if not 0 <= self.validation < 1:
             raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
         if not 0 <= self.unlabelled_fraction < 1:
-            raise SpecError(
-                f"data.unlabelled is {self.unlabelled}; give a fraction below 1, or the name of a data set."
-            )
+            raise SpecError(f"data.unlabelled is {self.unlabelled}; give a fraction below 1, or a data set's name.")
 
     @property
     def unlabelled_fraction(self) -> float:

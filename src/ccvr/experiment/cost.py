@@ -76,12 +76,11 @@ def estimate(spec: Spec) -> Cost:
 
 
 def training_samples(spec: Spec) -> int:
-    """How many images the clients' steps see in all rounds together."""
-    share = (
-        _cohort(spec) / spec.partition.num_clients * (1 - spec.data.validation) * (1 - spec.data.unlabelled_fraction)
-    )
-    images = round(extent(spec.data.name, spec.data.root).train * share)
-    return images * spec.training.local_epochs * spec.training.rounds
+    """How many samples the clients' steps see in all rounds together."""
+    data = spec.data
+    share = _cohort(spec) / spec.partition.num_clients * (1 - data.validation) * (1 - data.unlabelled_fraction)
+    samples = round(extent(data.name, data.root).train * share)
+    return samples * spec.training.local_epochs * spec.training.rounds
 
 
 def seconds_per_sample(spec: Spec) -> float:

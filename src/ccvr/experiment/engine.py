@@ -24,7 +24,7 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import personal_model
+from ccvr.training.local import personal_model, private_part
 from ccvr.training.messages import Client
 from ccvr.training.rounds import RoundState, federate, sent_state
 from ccvr.training.trainer import OneByOne, Trainer
@@ -87,8 +87,8 @@ class LocalEngine:
 
     def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
-        clients, training = self.clients(), self.setup.spec.training
-        is_private = find_algorithm(training.algorithm).is_private
+        clients, spec = self.clients(), self.setup.spec
+        training, is_private = spec.training, find_algorithm(spec.training.algorithm).is_private
         sent = sent_state(state, training)
         remembered = {k: state.memories[k] for k in numbers if k in state.memories}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
@@ -96,11 +96,10 @@ class LocalEngine:
             for client, last in remembered.items():
                 copies.write(client, last, memories.read(client, last))
             with self._trainer(clients, copies) as pool:
-                trainer = pool or OneByOne(
-                    Scratch(self.setup.builder(), is_private), training, self.setup.spec.seed, copies
-                )
+                trainer = pool or OneByOne(Scratch(self.setup.builder(), is_private), training, spec.seed, copies)
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
-                    yield {**result.parameters, **result.buffers}
+                    kept = copies.read(result.client, state.round + 1) if result.remembers else {}
+                    yield {**result.parameters, **result.buffers, **private_part(kept)}
 
     def clients(self) -> list[Client]:
         dataset = self.setup.dataset

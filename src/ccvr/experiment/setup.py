@@ -92,6 +92,9 @@ def prepare(spec: Spec) -> Setup:
 def _unlabelled(spec: Spec, dataset: Dataset, aside: IntArray) -> Inputs | None:
     """The inputs set aside, or those of another data set."""
     if not spec.data.unlabelled or spec.data.unlabelled_fraction:
+        if spec.data.unlabelled_fraction and not len(aside):
+            total = len(dataset.train)
+            raise SpecError(f"data.unlabelled is {spec.data.unlabelled}, which is none of {total} samples. Give more.")
         return rows_of(dataset.train.inputs, torch.from_numpy(aside)) if len(aside) else None
     other = load(spec.data.unlabelled, spec.data.root).train
     mine, theirs = (described(samples.first(1)) for samples in (dataset.train, other))

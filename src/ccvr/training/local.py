@@ -46,7 +46,7 @@ def train_client(
     was built. The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    private = {**scratch.first, **_part(memory, PRIVATE)}
+    private = {**scratch.first, **private_part(memory)}
     model = personal_model(scratch, received, memory)
     _require_trainable(model, client, spec)
     context = _context(model, received, private, client, spec, round)
@@ -85,8 +85,13 @@ def train_client(
 
 def personal_model(scratch: Scratch[SplitModel], received: ModelState, memory: Tensors) -> SplitModel:
     """The model as one client has it: what it received, and the tensors that stayed with it."""
-    private = {**scratch.first, **_part(memory, PRIVATE)}
+    private = {**scratch.first, **private_part(memory)}
     return scratch.load(received.parameters, received.buffers, *([private] if private else []))
+
+
+def private_part(memory: Tensors) -> Tensors:
+    """The model's tensors that stayed with a client, by their names."""
+    return _part(memory, PRIVATE)
 
 
 def _part(memory: Tensors, mark: str) -> Tensors:

@@ -1,0 +1,61 @@
+"""The worked algorithms of docs/extending.md end in the same model in this process and over Flower."""
+
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ccvr.core.errors import SpecError
+from ccvr.data.spec import DataSpec
+from ccvr.experiment.pipeline import run
+from tests.end_to_end.test_extending import code
+from tests.flower.test_engine import TINY, last_state, on_flower
+
+pytestmark = pytest.mark.flower
+
+DATA = DataSpec(validation=0.2, unlabelled="0.1")
+SECTIONS = {
+    "All of it": ("Scaffold", {"momentum": 0.0}),
+    "What stays with a client": ("FedPer", {}),
+    "What a server learns": ("Distilled,steps=5", {}),
+}
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes the code of a section as a module, and names it."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(section):
+        name = f"extending_{list(SECTIONS).index(section)}"
+        (tmp_path / f"{name}.py").write_text(code(section))
+        importlib.invalidate_caches()
+        return name
+
+    return write
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_both_engines_end_in_the_same_model(section, module, tmp_path):
+    (name, options) = SECTIONS[section]
+    training = replace(TINY.training, algorithm=f"{module(section)}:{name}", step="torch", **options)
+    spec = replace(TINY, data=DATA, training=training)
+    here = run(spec, tmp_path / "here")
+    *_, finished = on_flower(spec, tmp_path / "flower")
+    mine, theirs = last_state(tmp_path / "here"), last_state(tmp_path / "flower")
+    for group in ("parameters", "buffers", "server"):
+        a, b = getattr(mine, group), getattr(theirs, group)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[key], b[key]) for key in a), group
+    assert mine.memories == theirs.memories
+    assert finished.results.get("personal_accuracy") == here.get("personal_accuracy")
+    assert ("personal_accuracy" in here) == (section == "What stays with a client")
+
+
+def test_a_server_that_has_nothing_to_learn_from_is_refused_at_once(module, tmp_path):
+    algorithm = f"{module('What a server learns')}:Distilled"
+    spec = replace(TINY, training=replace(TINY.training, algorithm=algorithm))
+    with pytest.raises(SpecError, match=r"learns from unlabelled samples, and there are none. Set data.unlabelled"):
+        run(spec, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
