@@ -1,0 +1,111 @@
+"""Each client's own model, and samples that the server has without labels."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from ccvr.core.errors import SpecError
+from ccvr.core.run import RunFolder
+from ccvr.data.samples import Dataset, Samples
+from ccvr.data.spec import DataSpec, PartitionSpec
+from ccvr.experiment.analyze import analyze
+from ccvr.experiment.events import Noted
+from ccvr.experiment.pipeline import run, start
+from ccvr.experiment.setup import prepare
+from ccvr.experiment.train import newest_state
+from ccvr.training.algorithms import Algorithm
+from ccvr.training.client_state import ClientStates
+from tests.end_to_end.tiny import TINY
+
+
+@dataclass(frozen=True)
+class OwnHead(Algorithm):
+    """Each client keeps a head."""
+
+    def is_private(self, name):
+        return name.startswith("head.")
+
+
+TRAINING = replace(TINY.training, algorithm=f"{__name__}:OwnHead")
+SPEC = replace(TINY, training=TRAINING, calibration=replace(TINY.calibration, methods=("lda",)))
+
+
+def test_personal_accuracy_is_that_of_the_global_body_under_each_client_s_head(tmp_path):
+    results = run(SPEC, tmp_path / "run")
+    setup, states = prepare(SPEC), ClientStates(RunFolder(tmp_path / "run").memories)
+    state = newest_state(RunFolder(tmp_path / "run"), SPEC)
+    model, found = setup.fresh_model().eval(), []
+    assert set(state.memories) == set(range(4)), "with three of four clients a round, all have trained"
+    for client, shard in enumerate(setup.held_out.shards):
+        kept = states.read(client, state.memories[client])
+        private = {name.removeprefix("private/"): tensor for name, tensor in kept.items()}
+        assert set(private) == {"head.weight", "head.bias"}
+        model.load_state_dict({**state.parameters, **state.buffers, **private})
+        with torch.no_grad():
+            hits = model(setup.dataset.train.inputs[shard]).argmax(1) == setup.dataset.train.labels[shard]
+        found.append(100 * hits.double().mean().item())
+    assert results["personal_accuracy"] == {
+        "mean": round(np.mean(found), 4),
+        "worst": round(min(found), 4),
+        "p10": round(float(np.percentile(found, 10)), 4),
+    }
+    assert results["personal_accuracy"]["mean"] > results["validation_accuracy"]["uncalibrated"]
+    assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
+
+
+def test_without_held_out_samples_a_note_says_how_to_score_them(tmp_path):
+    events = list(start(replace(SPEC, data=DataSpec()), tmp_path / "run"))
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    assert any("set data.validation" in note for note in notes)
+    assert "personal_accuracy" not in events[-1].results
+
+
+def test_local_models_of_an_analysis_have_the_tensors_that_stayed_with_their_clients(tmp_path):
+    run(SPEC, tmp_path / "run")
+    (done,) = analyze(RunFolder(tmp_path / "run"), ["cka"])
+    assert "mean CKA" in done.headline
+
+
+class TestUnlabelled:
+    def test_a_fraction_is_nobody_s(self):
+        spec = replace(TINY, data=DataSpec(validation=0.1, unlabelled="0.2"))
+        setup, without = prepare(spec), prepare(replace(spec, data=DataSpec(validation=0.1)))
+        owned = np.concatenate([*setup.kept.shards, *setup.held_out.shards])
+        total = len(setup.dataset.train)
+        assert len(np.unique(owned)) == len(owned) == total - int(0.2 * total)
+        aside = np.setdiff1d(np.arange(total), owned)
+        assert torch.equal(setup.unlabelled, setup.dataset.train.inputs[aside])
+        labels = setup.dataset.train.labels[aside].bincount() / setup.dataset.train.labels.bincount()
+        assert (labels - 0.2).abs().max() < 0.01, "each class gives its share"
+        assert without.unlabelled is None
+        assert torch.equal(prepare(spec).unlabelled, setup.unlabelled)
+
+    def test_another_data_set(self):
+        setup = prepare(replace(TINY, data=DataSpec(unlabelled="digits")))
+        assert torch.equal(setup.unlabelled, setup.dataset.train.inputs)
+        assert sum(map(len, setup.kept.shards)) == len(setup.dataset.train)
+
+    def test_one_of_another_shape(self):
+        with pytest.raises(SpecError) as refused:
+            prepare(replace(TINY, data=DataSpec(unlabelled=f"{__name__}:vectors")))
+        assert str(refused.value) == (
+            f'data.unlabelled is "{__name__}:vectors", whose samples are float32 [1, 5]; those of "digits" are '
+            "uint8 [1, 1, 8, 8]. Choose a data set of the same shape."
+        )
+
+    @pytest.mark.parametrize("given", ["1", "-0.1", "nan", "inf", "1e9"])
+    def test_what_is_no_fraction(self, given):
+        with pytest.raises(SpecError, match=r"data.unlabelled is .*; give a fraction below 1, or a data set's name."):
+            DataSpec(unlabelled=given)
+
+    def test_too_small_a_fraction(self):
+        with pytest.raises(SpecError, match="which is none of 1442 samples"):
+            prepare(replace(TINY, data=DataSpec(unlabelled="0.0001"), partition=PartitionSpec(num_clients=2)))
+
+
+def vectors(root):
+    part = Samples(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1]))
+    return Dataset(part, part, ("a", "b"))
