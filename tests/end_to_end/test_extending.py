@@ -15,6 +15,7 @@ BUDGETS = {
     "A partitioner": 25,
     "A data set": 20,
     "A calibrator": 20,
+    "A kind of statistics": 25,
     "What a client adds": 25,
     "What the server does": 25,
     "What stays with a client": 10,
