@@ -19,7 +19,7 @@ from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.request import Request
+from ccvr.statistics.request import MIN_COUNT, Request
 from ccvr.statistics.source import Source
 
 Batches = Iterable[tuple[Inputs, Tensor]]
@@ -35,7 +35,7 @@ def collect(
     transform: str = "none",
     head: str | None = None,
     taps: str | Sequence[str] | None = None,
-    min_count: int = 8,
+    min_count: int = MIN_COUNT,
     projection: Projection | None = None,
 ) -> ClassStatistics:
     """What a client sends: the statistics of its features, by class.

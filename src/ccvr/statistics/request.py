@@ -16,6 +16,8 @@ from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.kinds import find_kind
 
 FORMAT = "ccvr-request/1"
+MIN_COUNT = 8
+"""Where people connect: classes of fewer samples are withheld unless the caller says otherwise. In a simulation, 0."""
 
 
 @dataclass(frozen=True)
