@@ -86,7 +86,7 @@ def test_one_client_has_nobody_to_be_compared_with(tmp_path: Path, ccvr: Command
     run(spec, tmp_path / "alone")
     code, out, err = ccvr("analyze", "alone", "--only", "cka")
     assert (code, out) == (2, "")
-    assert err == "alone: cka failed: 1 models and 355 images; give at least two models and some images.\n"
+    assert err == "alone: cka failed: 1 models and 355 samples; give at least two models and some samples.\n"
 
 
 def test_unfinished_runs_are_told_and_left_out(own: Path, ccvr: Command, tmp_path: Path) -> None:
