@@ -492,7 +492,7 @@ def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
     died = "its process died"
     assert finished.results["missing"] == {"round 2": {"0": died}, "the query for pooled statistics": {"2": died}}
     assert json.loads(folder.results.read_text())["missing"] == finished.results["missing"]
-    folder.missing.write_text("[]")
+    folder.absent.write_text("[]")
     with pytest.raises(RunError, match=r"missing.json is damaged"):
         keep_absent(LocalEngine(*[None] * 5), folder)
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor
 from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.calibration.table import find_calibrator
+from ccvr.core.results import UNCALIBRATED, Results, client_accuracy
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
-from ccvr.experiment.results import Results, add_calibration, add_score
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.experiment.train import score_on_test
@@ -60,15 +59,15 @@ def fit_all(
         sent = _num_bytes(setup, given, min_count=getattr(method, "min_count", 0))
         count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
         absent = tuple(name for name, number in zip(names, count.tolist(), strict=True) if not number)
-        add_calibration(
-            results,
-            calibration,
-            statistics=given.kind if isinstance(given, ClassStatistics) else "features",
-            absent=absent,
-            seed=seed,
-            num_bytes=sent,
-            seconds=seconds,
-        )
+        results["calibrations"][calibration.label] = {
+            "method": calibration.name,
+            "statistics": given.kind if isinstance(given, ClassStatistics) else "features",
+            "absent_classes": list(absent),
+            **asdict(method),
+            "seed": seed,
+            "bytes": sent,
+            "seconds": round(seconds, 3),
+        }
         scores = (score(fitted.head, features, len(names)) for features in test.read(model, fitted.head.taps))
         counts = sum(scores, start=ClassCounts.zeros(len(names)))
         scored = _score_head(results, calibration.label, fitted, setup, engine, counts, seconds=seconds)
@@ -98,7 +97,10 @@ def _score_head(
     seconds: float,
 ) -> HeadScored:
     """Enter the counts on the test set, and those on the held-out part where there is one."""
-    add_score(results, label, counts, setup.label_counts)
+    results["accuracy"][label] = round(counts.accuracy, 4)
+    results["per_class_recall"][label] = [None if each is None else round(each, 4) for each in counts.recall]
+    correct, total = counts.correct.numpy(), counts.total.numpy()
+    results["client_accuracy"][label] = client_accuracy(correct, total, setup.label_counts)
     if setup.spec.data.validation:
         answers = (counts[label] for counts in engine.score(model, {label: model.head}))
         held_out = sum(answers, start=ClassCounts.zeros(setup.dataset.num_classes))
@@ -120,9 +122,9 @@ def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: Sp
     )
     write_atomically(folder.model, content)
     results["deployed"] = label
-    if missing := keep_absent(engine, folder):
-        results["missing"] = missing
-    folder.write_json(folder.results, results)
+    if absent := keep_absent(engine, folder):
+        results["missing"] = absent
+    folder.write_results(results)
 
 
 def _select(results: Results, engine: Engine, model: SplitModel, folder: RunFolder) -> str:

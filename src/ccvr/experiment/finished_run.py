@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from ccvr.core.errors import RunError
+from ccvr.core.results import Results
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.engine import LocalEngine
-from ccvr.experiment.results import Results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.experiment.train import newest_state

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
+from ccvr.core.results import UNCALIBRATED, Results, empty_results
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
@@ -21,7 +21,6 @@ from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished
 from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
-from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
@@ -54,7 +53,7 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
     with folder.locked():
         write_atomically(folder.spec, to_toml(setup.spec).encode())
         yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
-        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
+        yield from logged(_naming_absent_clients(_execute(setup, clients, folder), clients), folder, spec)
 
 
 def require_names(spec: Spec) -> None:
@@ -81,7 +80,7 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
         if setup.spec != read_spec(folder.spec):
             write_atomically(folder.spec, to_toml(setup.spec).encode())
         yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
-        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
+        yield from logged(_naming_absent_clients(_execute(setup, clients, folder), clients), folder, spec)
 
 
 def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]:
@@ -99,8 +98,8 @@ def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]
     yield Finished(results)
 
 
-def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
-    """The same events, and in front of one whose question some clients did not answer, who they are."""
+def _naming_absent_clients(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
+    """The same events; a ClientsAbsent stands before an event whose question some clients did not answer."""
     told = set[tuple[str, str]]()
     for event in events:
         for question, clients in absent_now(engine).items():

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figure_set import Drawn
 from ccvr.report.groups import Group, Spread
 from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
 from ccvr.report.repeat import commands
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 
 FIELDS = (
     *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
@@ -36,7 +37,10 @@ def card(found: Group) -> str:
     words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
     lowest = f"<p>Worst class: {words}</p>" if words else ""
     name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
-    return f'<section class="card">{name}{head}{lowest}</section>'
+    mean, worst_client = found.personal("mean"), found.personal("worst")
+    own = f": mean {mean.text()} %, worst {worst_client.text()} %" if mean and worst_client else ""
+    personal = f"<p>Each client's own model on its held-out samples{own}</p>" if own else ""
+    return f'<section class="card">{name}{head}{lowest}{personal}</section>'
 
 
 def _worst(found: Group, label: str, value: Spread) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
-from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.paper import ALPHAS
 from ccvr.report.published import published
 from ccvr.report.text_table import DASH, TextTable

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.groups import Spread
 from ccvr.report.published import Published
 from ccvr.report.text_table import DASH, TextTable, Value

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import DataError, RunError
+from ccvr.core.results import UNCALIBRATED, empty_results
 from ccvr.core.run import RunFolder
 from ccvr.experiment.setup import prepare
 from ccvr.report.figures.panel import Panel, entitle
@@ -142,6 +142,6 @@ def _owners(cell: Cell, trainings: RunIndex, data_root: Path | None) -> list[Sho
         setup = prepare(replace(cell.spec, data=replace(cell.spec.data, root=data_root)))
     except DataError:
         return []
-    names = {"class_names": list(setup.dataset.class_names)}
-    files = RunFiles(cell.name, RunFolder(Path()), {}, names, [], {}, setup.label_counts, {})
+    nothing = empty_results(setup.dataset.class_names, cell.spec.partition.num_clients)
+    files = RunFiles(cell.name, RunFolder(Path()), {}, nothing, [], {}, setup.label_counts, {})
     return [Shown(cell.name, "", setting_of(cell), "", files)]

@@ -1,6 +1,6 @@
 """Heads: the calibrations that tables of the paper compare, and more of ours, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -8,9 +8,9 @@ from ccvr.calibration.calibrator import Calibrator
 from ccvr.calibration.closed_forms import Cof, CofMeans, Kernel, Lda, Ncm, Ridge
 from ccvr.calibration.methods import Calibration, current_options, parse_calibrations
 from ccvr.calibration.oracles import Oracle, OraclePartial
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.calibration.virtual import Ccvr, CcvrConverged
+from ccvr.core.results import UNCALIBRATED, Results
 from ccvr.core.tables import Table
 from ccvr.experiment.spec import Spec
 
@@ -61,15 +61,15 @@ def calibration_of(head: str, spec: Spec) -> Calibration:
     return Calibration(name, head, method)
 
 
-def find_label(head: str, spec: Spec, results: Mapping[str, Any]) -> str | None:
+def find_label(head: str, spec: Spec, results: Results) -> str | None:
     """The label under which a run has this head, whatever it is called there; None if it does not have it."""
     if head == UNCALIBRATED:
-        return UNCALIBRATED if UNCALIBRATED in results["accuracy"] else None
+        return UNCALIBRATED
     wanted = calibration_of(head, spec)
     options = {**asdict(wanted.method), "seed": spec.seed}
     for label, row in results["calibrations"].items():
         if row["method"] == wanted.name and label in results["accuracy"]:
             found = {**options, **current_options(wanted.name, {"seed": spec.seed, **row})}
             if found == options:
-                return str(label)
+                return label
     return None

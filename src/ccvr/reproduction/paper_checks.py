@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ccvr.core.arrays import Array
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures.cka import OWN
 from ccvr.report.figures.clients import round_norms
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 from ccvr.reproduction.comparison import EXACT, TableRow
 from ccvr.reproduction.paper_figures import Shown, at, layer
 

@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures import cka, clients, heads, inversion, sweeps, tsne
 from ccvr.report.figures.panel import Panel, lines
 from ccvr.report.groups import Spread
 from ccvr.report.palette import pens
 from ccvr.report.published import Published
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 from ccvr.reproduction.comparison import TableRow
 
 AMOUNTS = {UNCALIBRATED: "none", "oracle-partial-100": "100", "oracle-partial-1000": "1000", "oracle": "all"}

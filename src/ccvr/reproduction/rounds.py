@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.text_table import DASH, TextTable, Value
 from ccvr.reproduction.cells import CELLS, Cell, Scale
 from ccvr.reproduction.comparison import method_of, setting_of

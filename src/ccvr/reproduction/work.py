@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ccvr.calibration.methods import Calibration
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
+from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
 from ccvr.data.catalogue import is_here

@@ -8,11 +8,12 @@ from statistics import mean
 import numpy as np
 from matplotlib.axes import Axes
 
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report import paper
 from ccvr.report.figures.matrix import draw_matrix
 from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, MARKERS, Pen, pens
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
 SWEPT = ("num_virtual", "seed", "bytes", "seconds")
