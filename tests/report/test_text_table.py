@@ -20,9 +20,10 @@ from ccvr.report.text_table import (
     print_tables,
     rich_table,
 )
+from ccvr.reproduction.cells import SCALES
 from ccvr.reproduction.comparison import TableRow, comparison
 
-QUICK, PAPER = "quick (10 × 5)", "paper (100 × 10)"
+QUICK, PAPER = SCALES["quick"], SCALES["paper"]
 FULL = TableRow(
     "cifar10-a0.1-fedavg",
     "ccvr",
@@ -94,7 +95,7 @@ def test_numbers_for_programs():
         "gain_std": "0.89",
         "seeds": "3",
         "gain_seeds": "3",
-        "scale": QUICK,
+        "scale": "quick (10 × 5)",
     }
 
 
@@ -105,8 +106,8 @@ def test_a_table_of_mixed_scales_says_so_in_every_row(scales):
     ]
     table = comparison("T", rows)
     assert ("scales are mixed" in table.caption) == (len(scales) > 1)
-    assert [row[-1] for row in table.rows] == [scale.split()[0] for scale in scales]
-    assert all(scale in table.caption for scale in scales)
+    assert [row[-1] for row in table.rows] == [scale.name for scale in scales]
+    assert all(scale.label in table.caption for scale in scales)
 
 
 def test_a_gain_over_fewer_seeds_says_over_how_many():

@@ -5,7 +5,7 @@ import numpy as np
 from ccvr.core.arrays import Array
 from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures.matrix import draw_matrix
-from ccvr.report.figures.panel import Panel, bars, dots, sheet
+from ccvr.report.figures.panel import Panel, bars, dots, new_axes
 from ccvr.report.palette import AFTER, BEFORE, Pen
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import hover
@@ -18,7 +18,7 @@ MAX_BARS = 20
 def accuracy(run: RunFiles) -> list[Panel]:
     """One bar for each head, with its gain written beside it."""
     heads = dict(list(run.accuracy.items())[:MAX_HEADS])
-    figure, axes = sheet(0.8 + 0.26 * len(heads))
+    figure, axes = new_axes(0.8 + 0.26 * len(heads))
     for place, (label, value) in enumerate(heads.items()):
         (bar,) = axes.barh(place, value, 0.75, color=BEFORE if label == UNCALIBRATED else AFTER)
         hover(bar, f"{label}: {value:.2f} %")
@@ -46,7 +46,7 @@ def recall(run: RunFiles) -> list[Panel]:
     alt = f"Recall of {len(run.class_names)} classes. Lowest to highest: {words}."
     if len(run.class_names) <= MAX_BARS:
         return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %", most=100), alt)]
-    figure, axes = sheet(3.6)
+    figure, axes = new_axes(3.6)
     every = zip(run.class_names, recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
     both = [(name, x, y) for name, x, y in every if x is not None and y is not None]
     tips = [f"{name}: {before:.2f} % → {after:.2f} %" for name, before, after in both]
@@ -103,7 +103,7 @@ def norms(run: RunFiles) -> list[Panel]:
     alt = f"Row norms of the global head by class. Standard deviation over mean: {words}."
     if len(run.class_names) <= MAX_BARS:
         return [Panel(bars({k: v.tolist() for k, v in found.items()}, run.class_names, "row norm"), alt)]
-    figure, axes = sheet()
+    figure, axes = new_axes()
     for (label, each), colour in zip(found.items(), (BEFORE, AFTER), strict=False):
         axes.plot(np.sort(each), color=colour, label=shown(label))
     axes.set(xlabel="classes, by norm", ylabel="row norm")
