@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ccvr.analysis.inversion import Descent, Inversion, invert, total_variation
 from ccvr.analysis.mean_inversion import invert_means
-from ccvr.analysis.similarity import psnr, ssim
+from ccvr.analysis.similarity import ssim
 from ccvr.core.errors import AnalysisError
 from ccvr.models.heads import LinearHead
 from ccvr.models.preprocess import Normalize
@@ -49,7 +49,8 @@ def test_an_invertible_backbone_gives_the_pictures_away() -> None:
     found = invert(model, features(model, images), SHAPE, rng=rng(), descent=EXACT)
     assert found.images.dtype == torch.uint8
     assert (ssim(found.images, images) > 0.99).all()
-    assert (psnr(found.images, images) > 35).all()
+    error = (found.images.double() - images.double()).square().mean((1, 2, 3))
+    assert (error < 20).all(), "a signal-to-noise ratio above 35 dB"
     assert (found.error < 1e-3).all()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ccvr as package
+from ccvr.core.results import ClientScores
 from ccvr.core.run import RunFolder
 from tests.cli.conftest import SCRIPT, Command
 
@@ -54,13 +55,24 @@ class TestShow:
         assert (code, err) == (0, f"{own} is not finished: go on with `ccvr resume {own}`.\n")
         assert out.count("uncalibrated") == 1
 
-    @pytest.mark.parametrize("content", ["{}", "[]"])
-    def test_results_without_their_keys(self, own: Path, ccvr: Command, content: str) -> None:
+    def test_the_clients_own_models(self, own: Path, ccvr: Command) -> None:
+        folder = RunFolder(own)
+        line = "each client's own model on its held-out samples: mean 81.25 %, worst 40.00 %"
+        assert "own model" not in ccvr("show", own)[1]
+        scores: ClientScores = {"mean": 81.25, "worst": 40.0, "p10": 50.0}
+        folder.write_results({**folder.read_results(), "personal_accuracy": scores})
+        assert ccvr("show", own)[1].endswith(f"{line}\n")
+
+    @pytest.mark.parametrize(
+        ("content", "fact"),
+        [("{}", 'its content has no "accuracy"'), ("[]", "its content is a list, not an object")],
+    )
+    def test_results_without_their_keys(self, own: Path, ccvr: Command, content: str, fact: str) -> None:
         RunFolder(own).results.write_text(content)
         code, out, err = ccvr("show", own)
         assert (code, out) == (2, "")
         assert err == (
-            f"RunError: {own}/results.json is damaged. Delete it and make it again with `ccvr resume {own}`; "
+            f"RunError: {own}/results.json is damaged: {fact}. Delete it and make it again with `ccvr resume {own}`; "
             "calibrations that were added with `ccvr calibrate` must be added again.\n"
         )
 

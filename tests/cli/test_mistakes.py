@@ -112,7 +112,9 @@ MISTAKES = {
     ),
     "run --out x --calibration.methods ccvr,seed=five": 'SpecError: ccvr: seed is "five"; give a whole number.',
     "run --out x --data.name digit": f'UnknownName: no data set "digit". Did you mean "digits"? {SETS}',
-    "run --out x --model.name resnet": ('UnknownName: no model "resnet". Known: digits-cnn, linear, mobilenet-v2, simple-cnn.'),
+    "run --out x --model.name resnet": (
+        'UnknownName: no model "resnet". Known: digits-cnn, linear, mobilenet-v2, simple-cnn.'
+    ),
     "run --out x --model.name simple-cnn": (
         "ModelError: simple-cnn needs images of at least 16 x 16 pixels; these are 8 x 8."
     ),

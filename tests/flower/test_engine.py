@@ -18,7 +18,7 @@ from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecEr
 from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.absent_clients import keep_absent
-from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.engine import LocalEngine, OpenRun
 from ccvr.experiment.events import ClientsAbsent
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.experiment.load import read_head
@@ -334,7 +334,7 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
     engine = FlowerEngine.connect(Loopback(Faulty(altered(message_type, *where, how)), 3), setup)
     model = setup.fresh_model()
     if message_type == STATISTICS:
-        merged = StatisticsCache(engine, model, RunFolder(tmp_path)).merged(Request("means"))
+        merged = StatisticsCache(OpenRun(RunFolder(tmp_path), setup, engine, model)).merged(Request("means"))
         found, dealt = merged.count, setup.kept
     else:
         scored = (counts["head"] for counts in engine.score(model, {"head": model.head}))
@@ -357,7 +357,9 @@ def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
         def statistics(self, model, request):
             yield replace(honest, total=honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e9))
 
-    found = StatisticsCache(Edge(setup, engine.federation, True), model, RunFolder(tmp_path)).merged(request)
+    found = StatisticsCache(OpenRun(RunFolder(tmp_path), setup, Edge(setup, engine.federation, True), model)).merged(
+        request
+    )
     assert found.mean[honest.count > 0].min() > 1e9
     with pytest.raises(StatisticsError, match="a mean is as large as"):
         ClassStatistics.from_bytes(found.to_bytes())
@@ -492,9 +494,9 @@ def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):
     died = "its process died"
     assert finished.results["missing"] == {"round 2": {"0": died}, "the query for pooled statistics": {"2": died}}
     assert json.loads(folder.results.read_text())["missing"] == finished.results["missing"]
-    folder.missing.write_text("[]")
+    folder.absent.write_text("[]")
     with pytest.raises(RunError, match=r"missing.json is damaged"):
-        keep_absent(LocalEngine(None), folder)
+        keep_absent(OpenRun(folder, None, LocalEngine(None), None))
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------

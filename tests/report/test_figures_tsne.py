@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ccvr.core.arrays import arrays_to_bytes
+from ccvr.report.figure_set import pixels
 from ccvr.report.figures.tsne import MAX_POINTS, tsne
 from ccvr.report.palette import COLOURS, look
-from ccvr.report.pictures import pixels
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import inline
 from tests.report.conftest import MakeRun

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from ccvr.report import paper
 from ccvr.report.published import TABLES, Published, published
 
 TEX = sorted((Path(__file__).parents[3] / "shared" / "paper").glob("*.txt"))
@@ -67,12 +66,3 @@ def test_tables_that_share_an_entry_agree():
     assert {key: values for key, values in seen.items() if len(values) > 1} == {}
     shared = sum(ENTRIES.values()) - len(seen)
     assert shared == 33, "entries that a table repeats"
-
-
-def test_what_figures_of_single_runs_take():
-    assert paper.BEFORE["moon"] == (70.48, 57.36, 49.91)
-    assert paper.VIRTUAL["fedprox"][500] == (70.94, 62.29, 55.54)
-    assert paper.CLIENTS["fedavg"] == {10: (58.55, 62.68), 50: (57.94, 61.89), 100: (55.42, 59.19)}
-    assert paper.AMOUNTS["fedavg"]["1000"] == (72.30, 64.55, 56.86)
-    assert paper.column("cifar10", 0.05) == 2
-    assert paper.column("cifar100", 0.5) is None

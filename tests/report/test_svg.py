@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from ccvr.report.figures.matrix import draw_matrix
-from ccvr.report.figures.panel import dots, lines, sheet
+from ccvr.report.figures.panel import dots, lines, new_axes
 from ccvr.report.palette import INK, look, pens
 from ccvr.report.svg import SVG, inline
 
@@ -38,10 +38,10 @@ def test_each_point_tells_its_own_value() -> None:
 
 def test_what_is_no_number_has_no_point() -> None:
     with look():
-        figure, axes = sheet()
+        figure, axes = new_axes()
         dots(axes, [(0, 1.0), (1, np.nan), (2, 3.0)], PEN, ["one", "lost", "three"])
         assert [text for text, _ in titles(drawn(figure), "use")] == ["one", "three"]
-        figure, axes = sheet()
+        figure, axes = new_axes()
         dots(axes, [(0, np.nan)], PEN, ["lost"])
         assert titles(drawn(figure), "use") == []
 
@@ -86,7 +86,7 @@ def test_colours_of_text_and_axes_are_the_pages() -> None:
 
 def test_words_cannot_leave_their_attribute() -> None:
     with look():
-        figure, axes = sheet()
+        figure, axes = new_axes()
         dots(axes, [(0, 1), (1, 2)], PEN, ['<b>"&', "two\nlines"])
         root = ElementTree.fromstring(inline(figure, "name", '"><script>\x00'))
     assert root.attrib["aria-label"] == '"><script>\N{REPLACEMENT CHARACTER}'
@@ -96,7 +96,7 @@ def test_words_cannot_leave_their_attribute() -> None:
 def test_points_stay_where_they_were() -> None:
     """Paths are shortened, and still go through the same places: to a tenth of a point."""
     with look():
-        figure, axes = sheet()
+        figure, axes = new_axes()
         axes.plot([0, 1, 2], [3.0, 3.0, 1.0], color="#ff0000")
         (line,) = (path for path in drawn(figure).iter(f"{SVG}path") if "#ff0000" in path.get("style", ""))
         expected = axes.transData.transform([[0, 3], [1, 3], [2, 1]]) * 72 / figure.dpi
@@ -108,7 +108,7 @@ def test_points_stay_where_they_were() -> None:
 def picture(pixels: np.ndarray) -> Image.Image:
     """What an image of a figure looks like in the page."""
     with look():
-        figure, axes = sheet()
+        figure, axes = new_axes()
         axes.imshow(pixels, interpolation="none")
         (image,) = drawn(figure).iter(f"{SVG}image")
     link = next(value for key, value in image.attrib.items() if key.endswith("href"))

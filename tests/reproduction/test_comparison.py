@@ -30,7 +30,7 @@ def test_mean_spread_gain_and_difference():
     assert (entry.ours.mean, entry.ours.std) == (58.0, pytest.approx(8**0.5))
     assert (entry.gain.mean, entry.gain.std) == (7.0, pytest.approx(2**0.5))
     assert entry.difference == pytest.approx(58.0 - 62.68)
-    assert (entry.seeds, entry.gain_seeds, entry.scale) == (2, 2, "quick (10 × 5)")
+    assert (entry.seeds, entry.gain_seeds, entry.scale) == (2, 2, QUICK)
     assert row(found, CELL, "uncalibrated").gain is None
 
 
@@ -61,12 +61,12 @@ def test_the_largest_scale_is_shown_unless_one_is_asked_for():
         trained(CELL, {"uncalibrated": 40.0}, scale=Scale(10, 1)),
         trained(CELL, {"uncalibrated": 58.0}, scale=PAPER),
     )
-    assert row(found, CELL, "uncalibrated").scale == "paper (100 × 10)"
-    assert row(found, CELL, "lda").scale == "quick (10 × 5)", "the largest that has it"
+    assert row(found, CELL, "uncalibrated").scale == PAPER
+    assert row(found, CELL, "lda").scale == QUICK, "the largest that has it"
     assert row(found, CELL, "uncalibrated", QUICK).ours.mean == 50.0
     assert row(found, CELL, "lda", PAPER).ours is None
     only_short = trainings(trained(CELL, {"uncalibrated": 40.0}, scale=Scale(10, 1)))
-    assert row(only_short, CELL, "uncalibrated").scale == "10 × 1"
+    assert row(only_short, CELL, "uncalibrated").scale == Scale(10, 1)
 
 
 def test_seeds_of_different_scales_are_never_averaged():

@@ -7,12 +7,13 @@ import pytest
 
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
+from ccvr.reproduction.cells import SCALES, Scale
 from ccvr.reproduction.comparison import TableRow
 from ccvr.reproduction.paper_checks import FINDINGS
 from ccvr.reproduction.paper_figures import DRAWS, Shown
 from tests.report.conftest import spec
 
-QUICK = "quick (10 × 5)"
+QUICK = SCALES["quick"]
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_less_alike_than_iid_in_all_layers_and_at_the_same_scale(make_shown):
     less, same = make_shown(cka=means(0.9, 0.7, 0.6)), make_shown(cka=means(0.95, 0.7, 0.6))
     assert told("figure2", [less, iid]) == "Ours shows it: FedAvg, quick scale (by -0.200 to -0.050)."
     assert told("figure2", [same, iid]).startswith("Ours does not show it")
-    assert told("figure2", [replace(less, scale="paper (100 × 10)"), iid]) == "Ours cannot tell yet."
+    assert told("figure2", [replace(less, scale=SCALES["paper"]), iid]) == "Ours cannot tell yet."
 
 
 def test_methods_beside_fedavg(make_shown):
@@ -135,7 +136,7 @@ def test_separability_needs_four_runs_of_a_scale_and_goes_by_what_whole_data_rea
     assert told("figure6", runs) == (
         "Ours shows it: 4 runs, quick scale (correlation +1.00 with the accuracy, -1.00 with the gain)."
     )
-    assert told("figure6", [*runs[:3], replace(runs[3], scale="10 × 1")]) == "Ours cannot tell yet."
+    assert told("figure6", [*runs[:3], replace(runs[3], scale=Scale(10, 1))]) == "Ours cannot tell yet."
 
 
 def curve(setting="CIFAR-10, α = 0.1", **accuracies):

@@ -9,10 +9,11 @@ from ccvr.report.palette import look
 from ccvr.report.published import Published
 from ccvr.report.runs import RunFiles
 from ccvr.report.svg import save_bytes
+from ccvr.reproduction.cells import SCALES, Scale
 from ccvr.reproduction.comparison import TableRow
-from ccvr.reproduction.paper_figures import DRAWS, Shown, at, layer, numbers_of
+from ccvr.reproduction.paper_figures import DRAWS, Shown, layer
 
-QUICK, LONG = "quick (10 × 5)", "paper (100 × 10)"
+QUICK, LONG = SCALES["quick"], SCALES["paper"]
 
 
 @pytest.fixture
@@ -156,6 +157,6 @@ def test_nothing_is_drawn_from_nothing(figure):
 
 
 def test_scales_and_layers_in_words():
-    assert (at(LONG), at("10 × 1"), at("")) == ("paper scale (100 × 10)", "10 × 1 scale", "")
-    assert (numbers_of(LONG), numbers_of("10 × 1")) == ("100 × 10", "10 × 1")
+    assert (LONG.phrase, Scale(10, 1).phrase) == ("paper scale (100 × 10)", "10 × 1 scale")
+    assert (LONG.numbers, Scale(10, 1).numbers) == ("100 × 10", "10 × 1")
     assert [layer(path) for path in ("backbone.model.layer1.2", "head")] == ["layer1", "head"]

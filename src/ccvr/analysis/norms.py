@@ -1,7 +1,5 @@
 """Norms of a head's rows: classes that a client has many samples of get long ones (Luo et al. 2021, 3.2)."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -32,26 +30,3 @@ def lean(norms: Tensor, counts: Tensor) -> Tensor:
     x, y = (each.double() - each.double().mean(1, keepdim=True) for each in (norms, counts))
     found: Tensor = (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))  # 0 / 0 is nan
     return found
-
-
-@dataclass(frozen=True)
-class NormChange:
-    """Norms [C] of two heads' rows."""
-
-    before: Tensor
-    after: Tensor
-
-    @property
-    def spread_before(self) -> float:
-        return spread(self.before)
-
-    @property
-    def spread_after(self) -> float:
-        return spread(self.after)
-
-
-def norm_change(before: Tensor, after: Tensor) -> NormChange:
-    """The row norms of two weights [C, d] and [C, d'], say of a head and the calibrated one."""
-    if before.shape[:1] != after.shape[:1]:
-        raise AnalysisError(f"the heads have {len(before)} and {len(after)} classes; give heads of the same classes.")
-    return NormChange(row_norms(before), row_norms(after))

@@ -16,25 +16,15 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     The mean over channels and places of (2 mu_a mu_b + C₁)(2 σ_ab + C₂) / ((mu_a² + mu_b² + C₁)(σ_a² + σ_b² + C₂)) in a
     Gaussian window of 11 × 11, that fits into the picture; C₁ = (0.01 · 255)², C₂ = (0.03 · 255)².
     """
-    x, y = _pair(a, b)
+    if a.shape != b.shape or a.dim() != 4:
+        raise AnalysisError(f"pictures have the shapes {list(a.shape)} and {list(b.shape)}; give two of [N, C, H, W].")
+    x, y = a.double(), b.double()
     c1, c2 = (0.01 * LEVELS) ** 2, (0.03 * LEVELS) ** 2
     mu_x, mu_y = _blurred(x), _blurred(y)
     var_x, var_y = _blurred(x * x) - mu_x**2, _blurred(y * y) - mu_y**2
     cov = _blurred(x * y) - mu_x * mu_y
     top = (2 * mu_x * mu_y + c1) * (2 * cov + c2)
     return (top / ((mu_x**2 + mu_y**2 + c1) * (var_x + var_y + c2))).mean((1, 2, 3))
-
-
-def psnr(a: Tensor, b: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio [N] in decibels, 10 log₁₀(255² / mean squared error); infinite for the same."""
-    x, y = _pair(a, b)
-    return 10 * (LEVELS**2 / (x - y).square().mean((1, 2, 3))).log10()
-
-
-def _pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    if a.shape != b.shape or a.dim() != 4:
-        raise AnalysisError(f"pictures have the shapes {list(a.shape)} and {list(b.shape)}; give two of [N, C, H, W].")
-    return a.double(), b.double()
 
 
 def _blurred(x: Tensor) -> Tensor:

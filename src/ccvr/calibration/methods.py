@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccvr.calibration.calibrator import Calibrator
-from ccvr.calibration.spec import UNCALIBRATED, CalibrationSpec
+from ccvr.calibration.spec import CalibrationSpec
 from ccvr.calibration.table import CALIBRATORS, find_calibrator
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.methods import build_method, option_names, split_options, text_of
+from ccvr.core.results import UNCALIBRATED
 
 SELECT = "select"
 

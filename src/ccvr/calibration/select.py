@@ -6,8 +6,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CalibrationError
+from ccvr.core.results import UNCALIBRATED
 from ccvr.models.scoring import ClassCounts
 from ccvr.statistics.wire import MAX_COUNT
 

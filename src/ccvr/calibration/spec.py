@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-UNCALIBRATED = "uncalibrated"
+from ccvr.core.results import UNCALIBRATED as UNCALIBRATED
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ from tyro.conf import Positional
 
 from ccvr.calibration.calibrator import seed_of
 from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
+from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.spec import Spec, read_spec
@@ -57,7 +57,7 @@ def command(argv: list[str]) -> None:
     events = calibrate_again(folder, calibrations, overwrite=arguments.overwrite, chosen=arguments.deploy)
     follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)
     if arguments.repeats > 1 and not arguments.quiet:
-        accuracy = folder.read_json(folder.results)["accuracy"]
+        accuracy = folder.read_results()["accuracy"]
         rows = [
             (name, [accuracy[calibration.label] for calibration in group], accuracy[UNCALIBRATED])
             for name, group in groups.items()

@@ -5,23 +5,24 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import Console
 
 from ccvr.core.errors import CcvrError
+from ccvr.core.results import Results
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Failed, refresh
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
-from ccvr.report.tables import headline, owners_table, results_table
+from ccvr.report.tables import headline, owners_table, personal_line, results_table
 
 
 def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     """Show a run until it is finished, then write its report, unless it was finished before."""
     console = Console()
-    results: dict[str, Any] = {}
+    results: Results | None = None
     worked = False
     try:
         with contextlib.closing(events), RunProgress(console, quiet=quiet) as progress:
@@ -34,6 +35,7 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
         unfinished = folder.spec.is_file() and not folder.results.is_file()
         go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
+    assert results is not None, "a run ends with its results"
     is_here = _holds(RunFolder(path), results)
     page = None
     if worked and is_here:
@@ -44,6 +46,8 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         print(headline(results))
+        if line := personal_line(results):
+            print(line)
         if page is not None:
             print(f"Report: {page}")
         where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
@@ -78,7 +82,7 @@ def runs_followed(
                     progress.say(heading)
 
 
-def _holds(folder: RunFolder, results: dict[str, Any]) -> bool:
+def _holds(folder: RunFolder, results: Results) -> bool:
     """Whether a folder is of the run with these results: a federation's is where its server is, not always here."""
     found = folder.read_json(folder.results) if folder.results.is_file() else None
     return bool(json.dumps(found, sort_keys=True) == json.dumps(results, sort_keys=True))

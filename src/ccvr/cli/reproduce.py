@@ -214,19 +214,19 @@ def _record(arguments: ReproduceArguments) -> None:
 
 def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], trainings: RunIndex) -> None:
     """Tables, figures and claims in the order in which they were asked for; tables behind each other together."""
-    sheets: list[TextTable] = []
+    tables: list[TextTable] = []
     for item in items:
         if not item.is_figure:
-            sheets.append(_table(arguments, item, cells, trainings))
+            tables.append(_table(arguments, item, cells, trainings))
             continue
         if arguments.format != "csv":
-            print_tables(sheets, arguments.format)
-            sheets = []
+            print_tables(tables, arguments.format)
+            tables = []
         _show_figure(arguments, item, cells, trainings)
     if arguments.claims:
-        sheets += judge(trainings, arguments.chosen_scale)
-    if sheets:
-        print_tables(sheets, arguments.format)
+        tables += judge(trainings, arguments.chosen_scale)
+    if tables:
+        print_tables(tables, arguments.format)
 
 
 def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> TextTable:

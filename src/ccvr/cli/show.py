@@ -5,15 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
-from ccvr.core.errors import RunError
-from ccvr.core.run import RunFolder
-from ccvr.report.tables import owners_table, results_table
+from ccvr.report.runs import read_label_counts
+from ccvr.report.tables import owners_table, personal_line, results_table
 
 
 @dataclass(frozen=True)
@@ -38,13 +35,8 @@ def command(argv: list[str]) -> None:
     console = Console()
     for folder, (_, result) in zip(finished, results, strict=True):
         if arguments.partition:
-            console.print(owners_table(_label_counts(folder), result["class_names"]))
+            console.print(owners_table(read_label_counts(folder.partition).tolist(), result["class_names"]))
     console.print(results_table(results))
-
-
-def _label_counts(folder: RunFolder) -> list[list[int]]:
-    try:
-        counts: list[list[int]] = load_file(folder.partition)["label_counts"].tolist()
-    except (OSError, SafetensorError, KeyError) as error:
-        raise RunError(f"{folder.partition} cannot be read ({error}).") from error
-    return counts
+    for path, result in results:
+        if line := personal_line(result):
+            print(line if len(results) == 1 else f"{path}: {line}")

@@ -49,7 +49,7 @@ def command(argv: list[str]) -> None:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
     if not arguments.quiet:
-        print_tables([_sheet(tuned)])
+        print_tables([_table(tuned)])
         print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
         print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
 
@@ -101,7 +101,7 @@ def _title(step: object) -> str | None:
     return f"[{step.number}/{step.total}] {step.what}" if isinstance(step, Trying) else None
 
 
-def _sheet(tuned: Tuned) -> TextTable:
+def _table(tuned: Tuned) -> TextTable:
     headers = ("hyperparameters", "validation", "test", "chosen")
     rows = [
         [

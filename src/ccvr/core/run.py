@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ccvr.core.errors import RunError, RunInUse
+from ccvr.core.results import Results, check_results
 
 if os.name == "posix":
     import fcntl
@@ -52,12 +53,23 @@ OWN = {
 """Everything that a run folder holds."""
 
 
-RESULTS: dict[str, type] = {
-    **dict.fromkeys(("accuracy", "per_class_recall", "client_accuracy", "calibrations"), dict),
-    "deployed": str,
-    "class_names": list,
-}
-"""What results.json holds at least."""
+MAX_DEPTH = 50
+"""Levels of lists and objects in a JSON file. Ours have at most ten."""
+
+
+def parse_json(text: str) -> Any:
+    """JSON as Python values. Raises ValueError also where the nesting is deeper than MAX_DEPTH."""
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    level = [content] if isinstance(content, list | dict) else []
+    for _ in range(MAX_DEPTH):
+        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
+        level = [item for item in level if isinstance(item, list | dict)]
+    if level:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+    return content
 
 
 def _looks_empty(path: Path) -> bool:
@@ -96,7 +108,7 @@ class RunFolder:
         return self.path / "results.json"
 
     @property
-    def missing(self) -> Path:
+    def absent(self) -> Path:
         return self.path / "missing.json"
 
     @property
@@ -185,24 +197,23 @@ class RunFolder:
 
     def read_json(self, path: Path, remedy: str = "Restore or delete it.") -> Any:
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return parse_json(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise RunError(f"{path} is missing. Finish the run with `ccvr resume {self.path}`.") from error
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error}). {remedy}") from error
 
-    def read_results(self) -> dict[str, Any]:
-        """What results.json says, if it says all that a finished run says."""
+    def read_results(self) -> Results:
+        """Read results.json. Raises RunError where it does not fit the schema or a head lacks a score."""
         remedy = (
             f"Delete it and make it again with `ccvr resume {self.path}`; "
             "calibrations that were added with `ccvr calibrate` must be added again."
         )
-        results = self.read_json(self.results, remedy)
-        if not isinstance(results, dict) or any(
-            not isinstance(results.get(key), kind) for key, kind in RESULTS.items()
-        ):
-            raise RunError(f"{self.results} is damaged. {remedy}")
-        return results
+        return check_results(self.read_json(self.results, remedy), self.results, remedy)
+
+    def write_results(self, results: Results) -> None:
+        """Write results.json, which marks the run as finished."""
+        self.write_json(self.results, results)
 
     def append_round(self, record: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
@@ -217,7 +228,7 @@ class RunFolder:
             return []
         try:
             lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(line) for line in lines]
         except (OSError, ValueError) as error:
             raise RunError(f"{self.rounds} cannot be read ({error}).") from error
         for number, record in enumerate(records, start=1):

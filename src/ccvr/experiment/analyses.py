@@ -165,7 +165,7 @@ def _threads_for(num_samples: int) -> Iterator[int]:
 
 def find_separability(subject: Subject) -> AnalysisResult:
     """[P, P]: sliced Wasserstein distances of the classes' Gaussians, and what each calibration gained."""
-    cache = StatisticsCache(subject.run.engine, subject.run.model, subject.run.folder)
+    cache = StatisticsCache(subject.run)
     total = cache.merged(Request())
     found = separability(total.gaussians(), rng=subject.rng("separability"))
     accuracy = subject.run.results["accuracy"]

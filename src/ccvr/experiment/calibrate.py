@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -11,15 +11,14 @@ from torch import Tensor
 from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.run import RunFolder, write_atomically
+from ccvr.core.results import UNCALIBRATED, Results, client_accuracy, client_scores
+from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
-from ccvr.experiment.engine import Engine
+from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import HeadScored, Noted
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
-from ccvr.experiment.results import Results, add_calibration, add_score, personal_accuracy
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.statistics_cache import StatisticsCache
 from ccvr.experiment.train import newest_state, score_on_test
@@ -32,64 +31,57 @@ from ccvr.training.algorithms import find_algorithm, has_private
 from ccvr.training.client_state import ClientStates
 
 
-def score_trained(results: Results, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> HeadScored:
+def score_trained(results: Results, run: OpenRun) -> HeadScored:
     """Score the head as training left it, and keep it beside the others."""
-    write_atomically(folder.head(UNCALIBRATED), head_bytes(model.head))
-    return _score_head(results, UNCALIBRATED, model, setup, engine, score_on_test(model, setup), seconds=0.0)
+    write_atomically(run.folder.head(UNCALIBRATED), head_bytes(run.model.head))
+    return _score_head(results, UNCALIBRATED, run.model, run, score_on_test(run.model, run.setup), seconds=0.0)
 
 
-def score_personal(results: Results, setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Noted]:
+def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
     """Score each client's own model on its held-out part, where tensors stay with clients."""
-    state = newest_state(folder, setup.spec)
-    if state is None or not has_private(find_algorithm(setup.spec.training.algorithm), state.model):
+    spec = run.setup.spec
+    state = newest_state(run.folder, spec)
+    if state is None or not has_private(find_algorithm(spec.training.algorithm), state.model):
         return
-    if not setup.spec.data.validation:
+    if not spec.data.validation:
         yield Noted(
             "some tensors stay with the clients, and the global model has those of the start; set data.validation, "
             "for example 0.15, to score each client's own model"
         )
         return
-    counts = engine.personal_scores(state, memories=ClientStates(folder.memories))
-    results["personal_accuracy"] = found = personal_accuracy(list(counts))
+    answers = run.engine.personal_scores(state, memories=ClientStates(run.folder.memories))
+    found = client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
+    results["personal_accuracy"] = found
     yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")
 
 
-def fit_all(
-    results: Results,
-    calibrations: Sequence[Calibration],
-    setup: Setup,
-    engine: Engine,
-    model: SplitModel,
-    folder: RunFolder,
-) -> Iterator[HeadScored]:
+def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun) -> Iterator[HeadScored]:
     """Fit, keep and score one calibration after the other; what they found is entered into ``results``."""
-    cache = StatisticsCache(engine, model, folder)
-    test = FeatureStore(setup.dataset.test, [np.arange(len(setup.dataset.test))])
-    trained, names = copy_head(model.head).cpu(), setup.dataset.class_names
+    cache, dataset, spec = StatisticsCache(run), run.setup.dataset, run.setup.spec
+    test = FeatureStore(dataset.test, [np.arange(len(dataset.test))])
+    trained, names = copy_head(run.model.head).cpu(), dataset.class_names
     for calibration in calibrations:
         started = time.perf_counter()
-        method, seed = calibration.method, seed_of(calibration.method, setup.spec.seed)
+        method, seed = calibration.method, seed_of(calibration.method, spec.seed)
         given = cache.of(method, seed=seed)
         head = fit_head(method, trained, given, seed=seed)
         seconds = time.perf_counter() - started
-        fitted = model.with_head(copy_head(head).to(setup.spec.device))  # first: a head that does not fit is not kept
-        write_atomically(folder.head(calibration.label), head_bytes(head))
-        sent = _num_bytes(setup, given, min_count=getattr(method, "min_count", 0))
+        fitted = run.model.with_head(copy_head(head).to(spec.device))  # first: a head that does not fit is not kept
+        write_atomically(run.folder.head(calibration.label), head_bytes(head))
         count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
         absent = tuple(name for name, number in zip(names, count.tolist(), strict=True) if not number)
-        add_calibration(
-            results,
-            calibration,
-            statistics=given.kind if isinstance(given, ClassStatistics) else "features",
-            absent=absent,
-            seed=seed,
-            num_bytes=sent,
-            seconds=seconds,
-        )
-        scores = (score(fitted.head, features, len(names)) for features in test.read(model, fitted.head.taps))
+        results["calibrations"][calibration.label] = {
+            "method": calibration.name,
+            "statistics": given.kind if isinstance(given, ClassStatistics) else "features",
+            "absent_classes": list(absent),
+            **asdict(method),
+            "seed": seed,
+            "bytes": _num_bytes(run.setup, given, min_count=getattr(method, "min_count", 0)),
+            "seconds": round(seconds, 3),
+        }
+        scores = (score(fitted.head, features, len(names)) for features in test.read(run.model, fitted.head.taps))
         counts = sum(scores, start=ClassCounts.zeros(len(names)))
-        scored = _score_head(results, calibration.label, fitted, setup, engine, counts, seconds=seconds)
-        yield replace(scored, absent=absent)
+        yield replace(_score_head(results, calibration.label, fitted, run, counts, seconds=seconds), absent=absent)
 
 
 def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, min_count: int) -> int:
@@ -105,40 +97,36 @@ def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, 
 
 
 def _score_head(
-    results: Results,
-    label: str,
-    model: SplitModel,
-    setup: Setup,
-    engine: Engine,
-    counts: ClassCounts,
-    *,
-    seconds: float,
+    results: Results, label: str, model: SplitModel, run: OpenRun, counts: ClassCounts, *, seconds: float
 ) -> HeadScored:
     """Enter the counts on the test set, and those on the held-out part where there is one."""
-    add_score(results, label, counts, setup.label_counts)
-    if setup.spec.data.validation:
-        answers = (counts[label] for counts in engine.score(model, {label: model.head}))
-        held_out = sum(answers, start=ClassCounts.zeros(setup.dataset.num_classes))
+    results["accuracy"][label] = round(counts.accuracy, 4)
+    results["per_class_recall"][label] = [None if each is None else round(each, 4) for each in counts.recall]
+    correct, total = counts.correct.numpy(), counts.total.numpy()
+    results["client_accuracy"][label] = client_accuracy(correct, total, run.setup.label_counts)
+    if run.setup.spec.data.validation:
+        answers = (counts[label] for counts in run.engine.score(model, {label: model.head}))
+        held_out = sum(answers, start=ClassCounts.zeros(run.setup.dataset.num_classes))
         results.setdefault("validation_accuracy", {})[label] = round(held_out.accuracy, 4)
     return HeadScored(label, counts.accuracy, seconds)
 
 
-def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> None:
+def deploy(results: Results, label: str, run: OpenRun) -> None:
     """Save one head's model as the run's, then the results: their being there says that the run is finished."""
-    if label == SELECT:
-        label = _select(results, engine, model, folder)
-    write_atomically(folder.model, model_bytes(model, read_head(folder.head(label)), setup.blueprint))
+    label = _select(results, run) if label == SELECT else label
+    head = read_head(run.folder.head(label))
+    write_atomically(run.folder.model, model_bytes(run.model, head, run.setup.blueprint))
     results["deployed"] = label
-    if missing := keep_absent(engine, folder):
-        results["missing"] = missing
-    folder.write_json(folder.results, results)
+    if absent := keep_absent(run):
+        results["missing"] = absent
+    run.folder.write_results(results)
 
 
-def _select(results: Results, engine: Engine, model: SplitModel, folder: RunFolder) -> str:
+def _select(results: Results, run: OpenRun) -> str:
     """The label of the head that wins on the clients' held-out parts, if any beats the trained one."""
     rows = results["calibrations"]
     labels = [UNCALIBRATED, *(label for label in rows if not find_calibrator(rows[label]["method"]).raw)]
-    heads = {label: read_head(folder.head(label)) for label in labels}
-    found = select(heads, engine.score(model, heads))
+    heads = {label: read_head(run.folder.head(label)) for label in labels}
+    found = select(heads, run.engine.score(run.model, heads))
     results["selection"] = {"recall": found.recall, "standard_error": found.error}
     return found.name

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ccvr.core.machine import keep_freed_memory
+from ccvr.core.run import RunFolder
 from ccvr.data.batches import TrainingSamples, in_order
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.setup import Setup
@@ -140,3 +141,13 @@ class LocalEngine:
 
     def missing(self) -> dict[str, dict[int, str]]:
         return {}  # a client that fails here ends the run
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A run at work: its folder, its data, its clients, and the model that they train."""
+
+    folder: RunFolder
+    setup: Setup
+    engine: Engine
+    model: SplitModel

@@ -3,7 +3,7 @@
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from ccvr.experiment.results import Results
+from ccvr.core.results import Results
 
 
 @dataclass(frozen=True)

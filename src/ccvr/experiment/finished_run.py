@@ -5,26 +5,22 @@ from dataclasses import dataclass, replace
 import torch
 
 from ccvr.core.errors import RunError
+from ccvr.core.results import Results
 from ccvr.core.run import RunFolder, write_atomically
-from ccvr.experiment.engine import LocalEngine
-from ccvr.experiment.results import Results
-from ccvr.experiment.setup import Setup, prepare
+from ccvr.experiment.engine import LocalEngine, OpenRun
+from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.experiment.train import newest_state
-from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import trained_with
 from ccvr.training.rounds import RoundState
 
 
 @dataclass(frozen=True)
-class FinishedRun:
-    """What a run works on and what it left: the state after its last round, loaded into ``model``."""
+class FinishedRun(OpenRun):
+    """A run that is done: the state after its last round, which is loaded into ``model``, and its results."""
 
-    folder: RunFolder
-    setup: Setup
     engine: LocalEngine
     state: RoundState
-    model: SplitModel
     results: Results
 
 
@@ -40,7 +36,7 @@ def open_finished_run(folder: RunFolder) -> FinishedRun:
             f"{folder.path} has lost the checkpoint of its last round, {spec.training.rounds}. "
             "Delete its results.json and train the missing rounds again with `ccvr resume`."
         )
-    return FinishedRun(folder, setup, LocalEngine(setup), state, state.load_into(setup.fresh_model()), results)
+    return FinishedRun(folder, setup, LocalEngine(setup), state.load_into(setup.fresh_model()), state, results)
 
 
 def spec_of(folder: RunFolder) -> Spec:

@@ -82,4 +82,4 @@ def _tensorboard() -> Any:
 
 def _pictures() -> Any:
     """Now, not above: matplotlib is slow to import, and most runs do not log."""
-    return importlib.import_module("ccvr.report.pictures")
+    return importlib.import_module("ccvr.report.figure_set")

@@ -11,17 +11,16 @@ from pathlib import Path
 import torch
 
 from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
+from ccvr.core.results import UNCALIBRATED, Results, empty_results
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_personal, score_trained
-from ccvr.experiment.engine import Engine, LocalEngine
+from ccvr.experiment.engine import Engine, LocalEngine, OpenRun
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished
 from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
-from ccvr.experiment.results import Results, empty_results
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
@@ -45,16 +44,18 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
     spec = replace(spec, data=spec.data.anchored())
     torch.set_num_threads(spec.threads)
     require_names(spec)
-    setup = prepare(spec)
-    model = setup.fresh_model()
-    setup = replace(setup, spec=decided(spec, model))
+    setup = _decided(prepare(spec))
     RunFolder(path).require_room(overwrite=overwrite)  # before clients are waited for
     clients = engine(setup)
     folder = RunFolder.create(path, overwrite=overwrite)
     with folder.locked():
         write_atomically(folder.spec, to_toml(setup.spec).encode())
-        yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
-        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
+        yield from _execute(spec, OpenRun(folder, setup, clients, setup.fresh_model()))
+
+
+def _decided(setup: Setup) -> Setup:
+    """The same with the step that trains decided."""
+    return replace(setup, spec=decided(setup.spec, setup.fresh_model()))
 
 
 def require_names(spec: Spec) -> None:
@@ -78,34 +79,36 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
         spec = spec_of(folder)
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
-        setup = prepare(spec)
-        model = setup.fresh_model()
-        setup = replace(setup, spec=decided(spec, model))
+        setup = _decided(prepare(spec))
         clients = engine(setup)
         if setup.spec != read_spec(folder.spec):
             write_atomically(folder.spec, to_toml(setup.spec).encode())
-        yield from notes(spec, setup.spec, model, sum(map(len, setup.kept.shards)))
-        yield from logged(_naming_the_missing(_execute(setup, clients, folder), clients), folder, spec)
+        yield from _execute(spec, OpenRun(folder, setup, clients, setup.fresh_model()))
 
 
-def _execute(setup: Setup, engine: Engine, folder: RunFolder) -> Iterator[Event]:
-    spec = setup.spec
-    _note(folder, spec.seed, "resumed")
+def _execute(asked: Spec, run: OpenRun) -> Iterator[Event]:
+    """Notes about the spec as it was ``asked`` for, then all stages, logged where the spec says so."""
+    yield from notes(asked, run.setup.spec, run.model, sum(map(len, run.setup.kept.shards)))
+    yield from logged(_naming_absent_clients(_stages(run), run.engine), run.folder, asked)
+
+
+def _stages(run: OpenRun) -> Iterator[Event]:
+    folder, setup = run.folder, run.setup
+    _note(folder, setup.spec.seed, "resumed")
     keep_partition(folder, setup.partition_bytes())
-    model = setup.fresh_model()
     results = empty_results(setup.dataset.class_names, len(setup.kept))
-    calibrations = parse_calibrations(spec.calibration)
-    yield from train(setup, engine, model, folder)
-    yield score_trained(results, setup, engine, model, folder)
-    yield from score_personal(results, setup, engine, folder)
-    yield from fit_all(results, calibrations, setup, engine, model, folder)
-    wanted = spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
-    deploy(results, wanted, setup, engine, model, folder)
+    calibrations = parse_calibrations(setup.spec.calibration)
+    yield from train(run)
+    yield score_trained(results, run)
+    yield from score_personal(results, run)
+    yield from fit_all(results, calibrations, run)
+    wanted = setup.spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
+    deploy(results, wanted, run)
     yield Finished(results)
 
 
-def _naming_the_missing(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
-    """The same events, and in front of one whose question some clients did not answer, who they are."""
+def _naming_absent_clients(events: Iterator[Event], engine: Engine) -> Iterator[Event]:
+    """The same events; a ClientsAbsent stands before an event whose question some clients did not answer."""
     told = set[tuple[str, str]]()
     for event in events:
         for question, clients in absent_now(engine).items():
@@ -148,12 +151,11 @@ def calibrate_again(
         _require_held_out(chosen or "", spec)
         require_tensorboard(spec)
         run = open_finished_run(folder)
-        setup, engine, model = run.setup, run.engine, run.model
         _note(folder, spec.seed, "calibrated")
-        for scored in logged(fit_all(results, calibrations, setup, engine, model, folder), folder, spec):
-            deploy(results, results["deployed"], setup, engine, model, folder)  # a kill loses no finished head
+        for scored in logged(fit_all(results, calibrations, run), folder, spec):
+            deploy(results, results["deployed"], run)  # a kill loses no finished head
             yield scored
-        deploy(results, chosen or results["deployed"], setup, engine, model, folder)
+        deploy(results, chosen or results["deployed"], run)
         yield Finished(results)
 
 

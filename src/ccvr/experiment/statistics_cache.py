@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ccvr.calibration.calibrator import Calibrator
 from ccvr.core.errors import StatisticsError
-from ccvr.core.run import RunFolder, write_atomically
+from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
-from ccvr.experiment.engine import Engine
-from ccvr.models.split import SplitModel
+from ccvr.experiment.engine import OpenRun
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
@@ -23,21 +22,19 @@ from ccvr.statistics.request import Request
 class StatisticsCache:
     """The merged statistics of a run's clients, collected once for each request and read from the run ever after."""
 
-    engine: Engine
-    model: SplitModel
-    folder: RunFolder
+    run: OpenRun
 
     def of(self, method: Calibrator, *, seed: int) -> ClassStatistics | tuple[Tensor, Tensor]:
         """What a calibrator takes: merged statistics, or all clients' raw features."""
-        return self.engine.features(self.model) if method.raw else method.gather(self.merged, seed=seed)
+        return self.run.engine.features(self.run.model) if method.raw else method.gather(self.merged, seed=seed)
 
     def merged(self, request: Request) -> ClassStatistics:
         """All clients' statistics of a request."""
-        path = self.folder.statistics(_name(request))
+        path = self.run.folder.statistics(_name(request))
         stored = self._stored(path)
         if stored is None:
-            total = merge(self.engine.statistics(self.model, request))
-            keep_absent(self.engine, self.folder)  # first: the file is read ever after, and nobody is asked again
+            total = merge(self.run.engine.statistics(self.run.model, request))
+            keep_absent(self.run)  # first: the file is read ever after, and nobody is asked again
             write_atomically(path, total.to_bytes(dtype=torch.float64))
             stored = self._stored(path) or total  # a client at the very edge of what is read may take the sum over it
         return stored
@@ -48,7 +45,7 @@ class StatisticsCache:
             found = ClassStatistics.from_bytes(path.read_bytes()) if path.is_file() else None
         except StatisticsError:
             return None
-        return found if found is not None and found.source.model == self.model.digest() else None
+        return found if found is not None and found.source.model == self.run.model.digest() else None
 
 
 def _name(request: Request) -> str:

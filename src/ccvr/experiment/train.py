@@ -10,7 +10,7 @@ from ccvr.core.errors import TrainingError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.batches import in_order
 from ccvr.experiment.absent_clients import keep_absent
-from ccvr.experiment.engine import Engine
+from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import RoundDone, Started
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
@@ -21,14 +21,15 @@ from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import RoundState, first_state
 
 
-def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> Iterator[Started | RoundDone]:
-    """Run the rounds that no checkpoint has, and leave the last state in ``model``."""
+def train(run: OpenRun) -> Iterator[Started | RoundDone]:
+    """Run the rounds that no checkpoint has, and leave the last state in the run's model."""
+    folder, setup, model = run.folder, run.setup, run.model
     spec, memories = setup.spec, ClientStates(folder.memories)
     state = reached = newest_state(folder, spec) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
     started = time.perf_counter()
-    for state in engine.rounds(model, memories=memories, resume=reached):
+    for state in run.engine.rounds(model, memories=memories, resume=reached):
         last = state.round == spec.training.rounds
         state.load_into(model)
         counts = score_on_test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
@@ -37,7 +38,7 @@ def train(setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) ->
                 f"the global model diverged: its test loss after round {state.round} is {counts.mean_loss}. "
                 f"Lower training.lr ({spec.training.lr:g})."
             )
-        keep_absent(engine, folder)
+        keep_absent(run)
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ccvr.calibration.methods import SELECT
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, SpecError, TrainingError
 from ccvr.core.fields import hint_of, parse, plain, with_field
+from ccvr.core.results import UNCALIBRATED, Results
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
 from ccvr.experiment.run_or_resume import run_or_resume
@@ -57,7 +57,7 @@ class Tuned:
     candidates: Sequence[Candidate]
     chosen: Candidate
     retrained: Path
-    results: dict[str, Any]
+    results: Results
 
 
 def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Values]]:
@@ -144,11 +144,11 @@ def _with(spec: Spec, values: Values) -> Spec:
     return spec
 
 
-def _candidate(values: Values, path: Path, results: Mapping[str, Any] | None) -> Candidate:
+def _candidate(values: Values, path: Path, results: Results | None) -> Candidate:
     if results is None:
         return Candidate(values, path.name, None, None)
-    validation, test = (results[key][UNCALIBRATED] for key in ("validation_accuracy", "accuracy"))
-    return Candidate(values, path.name, validation, test)
+    validation = results["validation_accuracy"][UNCALIBRATED]
+    return Candidate(values, path.name, validation, results["accuracy"][UNCALIBRATED])
 
 
 def described(values: Values) -> str:
@@ -161,9 +161,7 @@ def folder_name(values: Values) -> str:
     return re.sub(r"[^\w.=-]+", "-", "-".join(f"{name}={value}" for name, value in values.items()))
 
 
-def _keep(
-    out: Path, spec: Spec, tried: Sequence[Candidate], chosen: Candidate, path: Path, results: dict[str, Any]
-) -> None:
+def _keep(out: Path, spec: Spec, tried: Sequence[Candidate], chosen: Candidate, path: Path, results: Results) -> None:
     """tuning.json: every candidate's accuracy on the held-out part, and the chosen one's after the last training."""
     content = {
         "validation": VALIDATION,

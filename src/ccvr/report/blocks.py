@@ -1,13 +1,14 @@
 """The parts of the page, from top to bottom."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figure_set import Drawn
 from ccvr.report.groups import Group, Spread
 from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
-from ccvr.report.repeat import commands
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 
 FIELDS = (
     *("data.name", "partition.kind", "partition.alpha", "partition.num_clients"),
@@ -36,7 +37,10 @@ def card(found: Group) -> str:
     words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
     lowest = f"<p>Worst class: {words}</p>" if words else ""
     name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
-    return f'<section class="card">{name}{head}{lowest}</section>'
+    mean, worst_client = found.personal("mean"), found.personal("worst")
+    own = f": mean {mean.text()} %, worst {worst_client.text()} %" if mean and worst_client else ""
+    personal = f"<p>Each client's own model on its held-out samples{own}</p>" if own else ""
+    return f'<section class="card">{name}{head}{lowest}{personal}</section>'
 
 
 def _worst(found: Group, label: str, value: Spread) -> str:
@@ -176,3 +180,33 @@ def how_to_repeat(runs: Sequence[RunFiles]) -> str:
 
 def _mapping(value: object) -> dict[str, Any]:
     return {str(key): each for key, each in value.items()} if isinstance(value, dict) else {}
+
+
+COME_WITH_THE_RUN = ("confusion", "norms", "separability")
+"""Analyses that a run or a calibration ends with by itself."""
+AGAINST = "cka-against"
+
+
+def commands(run: RunFiles) -> list[str]:
+    """As they were given: the run, every calibration after it; then what looks into it. RUN is the run's folder."""
+    said = [_words(run.provenance) or "ccvr run RUN/spec.toml"]
+    later = run.provenance.get("calibrated")
+    said += [_words(each) for each in later if isinstance(each, dict)] if isinstance(later, list) else []
+    return [*filter(None, said), *_analyze(run)]
+
+
+def _words(found: dict[str, Any]) -> str:
+    command = found.get("command")
+    return shlex.join(map(str, command)) if isinstance(command, list) else ""
+
+
+def _analyze(run: RunFiles) -> list[str]:
+    names = [name for name in run.analyses if name != AGAINST]
+    if set(names) <= set(COME_WITH_THE_RUN):
+        return []
+    words = ["ccvr", "analyze", "RUN", "--only", *names]
+    if AGAINST in run.analyses:
+        words += ["--against", str(run.analyses[AGAINST][1].get("run", "OTHER"))]
+    if "tsne" in run.analyses:
+        words += ["--points", str(len(run.analyses["tsne"][0]["points"]))]
+    return [shlex.join(words)]

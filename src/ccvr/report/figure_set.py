@@ -1,16 +1,23 @@
-"""Figures of runs, drawn: for the page and as files."""
+"""Figures of runs, drawn: for the page, as files and as pixels."""
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image
+
+from ccvr.core.arrays import Array
 from ccvr.core.errors import RunError
+from ccvr.report.figures.clients import owners
 from ccvr.report.figures.panel import Panel
 from ccvr.report.figures.table import FIGURES, FigureRow
 from ccvr.report.palette import look
 from ccvr.report.panel_files import named, save_panels
-from ccvr.report.runs import RunFiles
-from ccvr.report.svg import inline, num_values
+from ccvr.report.runs import RunFiles, read_runs
+from ccvr.report.svg import inline, num_values, save_bytes
 
 ROOM = 4_500_000
 """Bytes of a page for its figures. Ten runs have 5 MB for all."""
@@ -67,3 +74,21 @@ def _panels(row: FigureRow, runs: Sequence[RunFiles]) -> list[Panel]:
 def save_figures(drawn: Sequence[Drawn], folder: Path, kinds: Sequence[str]) -> list[Path]:
     """Each panel as a file of each kind. Those that an earlier report left are replaced."""
     return save_panels((each for one in drawn for each in one.named()), folder, kinds, remedy=ELSEWHERE)
+
+
+def label_distribution(label_counts: Sequence[Sequence[int]], class_names: Sequence[str]) -> Array:
+    """Clients × classes: training images. [H, W, 3] uint8."""
+    with look():
+        return pixels(owners(np.array(label_counts), class_names))
+
+
+def figures_of(run: Path) -> Iterator[tuple[str, Array]]:
+    """Every figure that a finished run has the data for: section/id, and [H, W, 3] uint8."""
+    for each in draw(read_runs([run])):
+        for name, panel in each.named():
+            yield f"{each.row.section}/{name}", pixels(panel.figure)
+
+
+def pixels(figure: Figure) -> Array:
+    """The figure on white, [H, W, 3] uint8."""
+    return np.asarray(Image.open(io.BytesIO(save_bytes(figure, "png"))).convert("RGB"))

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Literal
 
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.core.results import UNCALIBRATED
+from ccvr.report.runs import RunFiles
 
 MAX_DIFFERENCES = 4
 
@@ -20,6 +21,12 @@ class Spread:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         return cls(mean(values), stdev(values) if len(values) > 1 else None)
+
+    @classmethod
+    def of_known(cls, values: Sequence[float | None]) -> "Spread | None":
+        """None where a value is not known."""
+        known = [value for value in values if value is not None]
+        return cls.of(known) if len(known) == len(values) else None
 
     def text(self, sign: str = "") -> str:
         return f"{self.mean:{sign}.2f}" + ("" if self.std is None else f" ± {self.std:.2f}")
@@ -54,12 +61,15 @@ class Group:
     def worst_class(self, label: str) -> Spread | None:
         """The lowest recall of a class."""
         recalls = [run.results["per_class_recall"][label] for run in self.runs]
-        known = [[each for each in row if each is not None] for row in recalls]
-        return Spread.of([min(row) for row in known]) if all(known) else None
+        return Spread.of_known([min((each for each in row if each is not None), default=None) for row in recalls])
 
     def worst_client(self, label: str) -> Spread | None:
-        values = [run.results["client_accuracy"][label].get("worst") for run in self.runs]
-        return Spread.of(values) if None not in values else None
+        return Spread.of_known([run.results["client_accuracy"][label]["worst"] for run in self.runs])
+
+    def personal(self, key: Literal["mean", "worst"]) -> Spread | None:
+        """Accuracy of the clients' own models on the clients' held-out samples, over clients."""
+        scores = [run.results.get("personal_accuracy") for run in self.runs]
+        return Spread.of_known([each[key] if each else None for each in scores])
 
 
 def group(runs: Sequence[RunFiles]) -> list[Group]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+ALPHAS = (0.5, 0.1, 0.05)
+"""Dirichlet parameters of the tables on CIFAR-10."""
 TABLES = ("table1", "table2", "table3", "table4", "table5")
 
 

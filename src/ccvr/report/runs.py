@@ -1,10 +1,9 @@
 """What a run's files say, read for a report."""
 
-import math
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ from safetensors.numpy import load_file
 from ccvr.core.arrays import Array, read_arrays
 from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
+from ccvr.core.results import UNCALIBRATED, Results
 from ccvr.core.run import RunFolder
 from ccvr.report.text import shown
 
-UNCALIBRATED = "uncalibrated"
 NOT_SETTINGS = ("seed", "data.root", "workers", "log.tensorboard")
 """Fields of a spec in which runs may differ and still be repeats of each other."""
 
@@ -32,7 +31,7 @@ class RunFiles:
     name: str
     folder: RunFolder
     spec: dict[str, Any]
-    results: dict[str, Any]
+    results: Results
     rounds: list[dict[str, Any]]
     provenance: dict[str, Any]
     label_counts: Array | None
@@ -49,21 +48,21 @@ class RunFiles:
             name=Path(os.path.abspath(path)).name or str(path),
             folder=folder,
             spec=_spec(folder.spec),
-            results=_results(folder),
+            results=folder.read_results(),
             rounds=folder.read_rounds(),
             provenance=provenance,
-            label_counts=_label_counts(folder.partition) if folder.partition.is_file() else None,
+            label_counts=read_label_counts(folder.partition) if folder.partition.is_file() else None,
             analyses={file.stem: read_arrays(file) for file in analyses},
         )
 
     @property
     def accuracy(self) -> dict[str, float]:
         """Percent of the test samples that each head gets right."""
-        return dict(self.results["accuracy"])
+        return self.results["accuracy"]
 
     @property
     def deployed(self) -> str:
-        return str(self.results["deployed"])
+        return self.results["deployed"]
 
     @property
     def before(self) -> float:
@@ -117,39 +116,12 @@ def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
 def _spec(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}). Give a folder that `ccvr run` made.") from error
 
 
-def _results(folder: RunFolder) -> dict[str, Any]:
-    """The results, if every head that they name has its scores."""
-    results = folder.read_results()
-    if not says_all(results):
-        raise RunError(
-            f"{folder.results} does not say all of its heads. Delete it and run `ccvr resume {folder.path}`."
-        )
-    return results
-
-
-def says_all(results: dict[str, Any]) -> bool:
-    """Whether every head that results name has its scores."""
-    heads, classes = results["accuracy"], len(results["class_names"])
-    recalls, clients = results["per_class_recall"], results["client_accuracy"]
-    return {UNCALIBRATED, results["deployed"]} <= set(heads) and all(
-        _are_numbers([accuracy])
-        and isinstance(recalls.get(label), list)
-        and len(recalls[label]) == classes
-        and isinstance(clients.get(label), dict)
-        and _are_numbers(each for each in [*recalls[label], *clients[label].values()] if each is not None)
-        for label, accuracy in heads.items()
-    )
-
-
-def _are_numbers(values: Iterable[Any]) -> bool:
-    return all(isinstance(each, int | float) and math.isfinite(each) for each in values)
-
-
-def _label_counts(path: Path) -> Array:
+def read_label_counts(path: Path) -> Array:
+    """Training samples of each client by class [K, C], from partition.safetensors."""
     try:
         return load_file(path)["label_counts"]
     except (OSError, SafetensorError, LookupError) as error:

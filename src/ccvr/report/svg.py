@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -24,12 +23,8 @@ DPI = 200
 SVG, HREF = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}href"
 PNG = "data:image/png;base64,"
 DROPPED = (f"{SVG}metadata", f"{SVG}style")
-ASSUMED = ("font-size:9px", "text-anchor:start", "stroke-linejoin:miter", "image-rendering:crisp-edges")
-"""What page.css, SVG itself or what stands behind it says of all drawings."""
-SHAPES = ("d", "x", "y", "width", "height", "transform", "viewBox")
-"""Attributes that are numbers."""
-LEVEL = re.compile(r"M(\S+) (\S+)L(\S+) \2(?=M|$)")
-RECTANGLE = re.compile(r"M(\S+) (\S+)L(\S+) \2L\3 (\S+)L\1 \4(?:L\1 \2)?z?")
+NUMBERS = ("d", "x", "y", "width", "height", "transform", "viewBox")
+"""Attributes that hold numbers."""
 
 ElementTree.register_namespace("", SVG[1:-1])
 ElementTree.register_namespace("xlink", HREF.split("}")[0][1:])
@@ -82,16 +77,21 @@ def _silent(figure: Figure) -> Iterator[None]:
 
 
 def inline(figure: Figure, name: str, alt: str, *, telling: bool = True) -> str:
-    """SVG for a page; ``name`` keeps its ids apart from those of other figures, ``alt`` says what it shows; if it is
-    not ``telling``, there are no values on hover and it is lighter.
+    """SVG for a page.
+
+    Args:
+        figure: what is drawn.
+        name: keeps the ids apart from those of other figures.
+        alt: what the figure shows, in words.
+        telling: whether values are shown on hover; without them the SVG is smaller.
     """
     with nullcontext() if telling else _silent(figure):
         root = ElementTree.fromstring(save_bytes(figure, "svg"))
+    for element in root.iter():
+        _add_titles(element)
     referred = {word for each in root.iter() for value in each.attrib.values() for word in _references(value)}
-    for element in list(root.iter()):
-        _titles(element)
-        _lighten(element, name, referred)
-    _flatten(root)
+    for element in root.iter():
+        _adapt(element, name, referred)
     root.attrib = {"role": "img", "aria-label": plain(alt), **root.attrib}
     return ElementTree.tostring(root, encoding="unicode")
 
@@ -105,7 +105,7 @@ def _texts(gid: str) -> list[str]:
     return bytes.fromhex(gid.removeprefix(HOVER)).decode().split(BREAK)
 
 
-def _titles(element: Element) -> None:
+def _add_titles(element: Element) -> None:
     """Take the texts of a hover out of the id: one for all, or one for each marker of a line or cell of a mesh."""
     if not element.get("id", "").startswith(HOVER):
         return
@@ -117,77 +117,45 @@ def _titles(element: Element) -> None:
         mark.insert(0, title)
 
 
-def _lighten(element: Element, name: str, referred: set[str]) -> None:
-    """Leave out what the page does not need, and give the rest the page's colours and ids of this figure."""
+def _adapt(element: Element, name: str, referred: set[str]) -> None:
+    """Give an element the page's colours and font and the ids of this figure; drop what is not seen."""
+    element[:] = [child for child in element if child.tag not in DROPPED]
+    element.tail = None
     if element.tag not in (f"{SVG}text", f"{SVG}tspan", f"{SVG}title"):
         element.text = None
-    element.tail = None
-    for key in [key for key in SHAPES if key in element.attrib]:
-        element.set(key, _numbers(element.attrib[key]))
-    if element.get("transform", "").startswith("rotate(0 "):
-        del element.attrib["transform"]
-    if element.get("id") and element.attrib["id"] not in referred:
-        del element.attrib["id"]
-    if element.get("id"):
-        element.set("id", f"{name}-{element.attrib['id']}")
-    for key in (HREF, "clip-path"):
-        if key in element.attrib:
-            element.set(key, re.sub(r"^(url\()?#", rf"\g<1>#{name}-", element.attrib[key]))
-    if element.get(HREF, "").startswith(PNG):
-        element.set(HREF, _picture(element.attrib[HREF]))
-    if "style" in element.attrib:
-        element.set("style", _style(element.attrib["style"]))
+    for key, value in list(element.attrib.items()):
+        if (key == "id" and value not in referred) or value.startswith("rotate(-0 "):
+            del element.attrib[key]
+        elif key == "id":
+            element.set(key, f"{name}-{value}")
+        elif key in NUMBERS:
+            element.set(key, _shortened(value))
+        elif key == "style":
+            parts = value.replace(INK, "currentColor").replace(PAPER, "var(--paper)").split("; ")
+            element.set(key, ";".join(part for part in parts if not part.startswith("font-family")))
+        elif value.startswith(PNG):
+            element.set(key, _picture(value))
+        elif _references(value):
+            element.set(key, value.replace("#", f"#{name}-", 1))
+
+
+def _shortened(text: str) -> str:
+    """Numbers to a tenth of a point; a line without length, which is a dot, is ``h0``."""
+    text = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text)
+    text = re.sub(r"\s*([MLCQz])\s*", r"\1", text)
+    return re.sub(r"M(\S+ \S+)L\1(?=M|$)", r"M\1h0", text)
 
 
 def _picture(link: str) -> str:
-    """A PNG in base64; where nothing of it is transparent, the same with a table of its colours if they are few, and as
-    JPEG if they are many and that is smaller.
-    """
+    """The same picture, as JPEG or as PNG with a palette where that is smaller; a transparent one stays PNG."""
     opened = Image.open(io.BytesIO(base64.b64decode(link.removeprefix(PNG))))
     if opened.mode == "RGBA" and opened.getchannel("A").getextrema() != (255, 255):
         return link
-    image = opened.convert("RGB")
+    image, file = opened.convert("RGB"), io.BytesIO()
     if image.getcolors(256):
-        return min(link, _link(image.quantize(256, dither=Image.Dither.NONE), "PNG", optimize=True), key=len)
-    return min(link, _link(image, "JPEG", quality=90, subsampling=0, optimize=True), key=len)
-
-
-def _link(image: Image.Image, kind: str, **options: Any) -> str:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _numbers(text: str) -> str:
-    """Numbers to a tenth of a point; paths without needless spaces, level lines and rectangles by their sides."""
-    text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), text).replace("-0 ", "0 ")
-    text = re.sub(r"\s*([MLCQz])\s*", r"\1", " ".join(text.split()))
-    return LEVEL.sub(
-        lambda line: f"M{line[1]} {line[2]}" + ("h0" if line[1] == line[3] else f"H{line[3]}"),
-        RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", text),
-    )
-
-
-def _style(text: str) -> str:
-    """Text and axes in the page's own colour; the page chooses the font, too."""
-    for own, of_page in ((INK, "currentColor"), (PAPER, "var(--paper)")):
-        text = text.replace(own, of_page)
-    parts = [part.strip().replace(": ", ":") for part in text.split(";")]
-    return ";".join(part for part in parts if part not in ASSUMED and not part.startswith("font-family"))
-
-
-def _flatten(element: Element) -> None:
-    """Drop what is empty, and groups that group nothing."""
-    children: list[Element] = []
-    for child in element:
-        _flatten(child)
-        if child.tag == f"{SVG}g" and not child.attrib and (not len(child) or child[0].tag != f"{SVG}title"):
-            children += child
-        elif child.tag not in DROPPED and not _is_empty(child):
-            children.append(child)
-    element[:] = children
-
-
-def _is_empty(element: Element) -> bool:
-    unseen = element.tag == f"{SVG}path" and element.get("style") == "fill:none"
-    return unseen or (element.tag in (f"{SVG}g", f"{SVG}defs") and not len(element))
+        kind = "png"
+        image.quantize(256, dither=Image.Dither.NONE).save(file, kind, optimize=True)
+    else:
+        kind = "jpeg"
+        image.save(file, kind, quality=90, subsampling=0, optimize=True)
+    return min(link, f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}", key=len)

@@ -7,10 +7,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-UNCALIBRATED = "uncalibrated"
+from ccvr.core.results import UNCALIBRATED, Results
 
 
-def results_table(runs: Sequence[tuple[str, dict[str, Any]]]) -> Table:
+def results_table(runs: Sequence[tuple[str, Results]]) -> Table:
     """One row per head of each run: accuracy, gain over the trained head, worst class, worst client."""
     table = Table(
         title="Test accuracy in percent",
@@ -31,7 +31,7 @@ def results_table(runs: Sequence[tuple[str, dict[str, Any]]]) -> Table:
     return table
 
 
-def headline(results: dict[str, Any]) -> str:
+def headline(results: Results) -> str:
     """What calibration brought, in one sentence."""
     before, label = results["accuracy"][UNCALIBRATED], results["deployed"]
     after = results["accuracy"][label]
@@ -42,7 +42,7 @@ def headline(results: dict[str, Any]) -> str:
     )
 
 
-def _head_cells(results: dict[str, Any], label: str, accuracy: float) -> list[Text]:
+def _head_cells(results: Results, label: str, accuracy: float) -> list[Text]:
     before = results["accuracy"][UNCALIBRATED]
     gain = "" if label == UNCALIBRATED else f"{accuracy - before:+.2f}"
     shown = f"{label} *" if label == results["deployed"] else label
@@ -51,12 +51,20 @@ def _head_cells(results: dict[str, Any], label: str, accuracy: float) -> list[Te
     return [Text(cell) for cell in cells]
 
 
-def worst_class(results: dict[str, Any], label: str) -> str:
+def worst_class(results: Results, label: str) -> str:
     """The lowest recall of a class, and the class."""
     recalls = results["per_class_recall"][label]
     known = [(recall, name) for recall, name in zip(recalls, results["class_names"], strict=True) if recall is not None]
-    recall, name = min(known)
-    return f"{recall:.2f} ({name})"
+    return f"{min(known)[0]:.2f} ({min(known)[1]})" if known else "–"
+
+
+def personal_line(results: Results) -> str:
+    """The scores of the clients' own models in one line; nothing where the run has none."""
+    found = results.get("personal_accuracy")
+    if found is None or found["mean"] is None or found["worst"] is None:
+        return ""
+    scores = f"mean {found['mean']:.2f} %, worst {found['worst']:.2f} %"
+    return f"each client's own model on its held-out samples: {scores}"
 
 
 def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:

@@ -2,16 +2,15 @@
 
 import csv
 import io
-import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -21,6 +20,8 @@ DASH = "–"
 """What is not known."""
 UNWRAPPED = 1000
 """Columns of an output that is no terminal: lines of a file are not broken."""
+ROOMY = 100
+"""Columns of a terminal in which two spaces stand between columns."""
 NARROWEST = 8
 """Letters that a column of words has at least."""
 
@@ -39,7 +40,7 @@ class TextTable:
     values: Sequence[dict[str, Value]] = field(default_factory=tuple)
     """The same for programs: each row by header, in CSV."""
     name: str = ""
-    """What tells the rows from those of other tables in the same CSV."""
+    """The table's name in CSV, where several tables are one."""
 
     @property
     def has_sections(self) -> bool:
@@ -49,103 +50,61 @@ class TextTable:
         return number == 0 or (self.has_sections and self.rows[number][0] != self.rows[number - 1][0])
 
 
-@dataclass(frozen=True)
-class OnTerminal:
-    """A sheet as rich draws it. Words are broken where the terminal is narrow; numbers stay whole, also in lines that
-    are then longer than it.
+def rich_table(table: TextTable, gap: int = 2) -> RichTable:
+    """The table for a terminal, with ``gap`` spaces between columns. A section shows its first cell once.
+
+    Words fold where the terminal is narrow. Numbers keep their width, also where the table is then wider than it.
     """
-
-    sheet: TextTable
-
-    @property
-    def least_width(self) -> int:
-        """Columns without which numbers would be cut."""
-        widths = self._narrowed(self._widths(self._close(self.sheet.rows)), 0)
-        return sum(widths) + len(widths)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        sheet = self.sheet
-        rows, gap = self._shown(sheet.rows), 2
-        widths = self._widths(rows)
-        if sum(widths) + gap * len(widths) > options.max_width:
-            rows, gap = self._close(sheet.rows), 1
-            widths = self._narrowed(self._widths(rows), options.max_width - gap * len(widths))
-        yield Text(sheet.caption, style="table.title")
-        yield self._part([], widths, gap)
-        starts = [number for number in range(len(rows)) if sheet.opens_section(number)]
-        for start, end in itertools.pairwise([*starts, len(rows)]):
-            if sheet.has_sections:
-                yield Text(sheet.rows[start][0], style="bold")
-            yield self._part(rows[start:end], widths, gap)
-        yield Text()
-
-    def _shown(self, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-        """Rows without what their section says."""
-        return [row[1 if self.sheet.has_sections else 0 :] for row in rows]
-
-    def _close(self, rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-        return [[cell.replace(" ± ", "±") for cell in row] for row in self._shown(rows)]
-
-    @property
-    def _names(self) -> Sequence[str]:
-        return self._shown([self.sheet.headers])[0]
-
-    def _heading(self, name: str) -> str:
-        """Numbers are narrow, and what stands above them is made so."""
-        return name if name in self.sheet.words else "\n".join(name.rsplit(" ", 1))
-
-    def _widths(self, rows: Sequence[Sequence[str]]) -> list[int]:
-        columns = [[*self._heading(name).split("\n"), *(row[i] for row in rows)] for i, name in enumerate(self._names)]
-        return [max(map(cell_len, column)) for column in columns]
-
-    def _narrowed(self, widths: Sequence[int], most: int) -> list[int]:
-        """Of words the widest column gives way, then the next; numbers have the room that they need."""
-        found, words = list(widths), [i for i, name in enumerate(self._names) if name in self.sheet.words]
-        while words and sum(found) > most and max(found[i] for i in words) > NARROWEST:
-            found[max(words, key=lambda i: found[i])] -= 1
-        return found
-
-    def _part(self, rows: Sequence[Sequence[str]], widths: Sequence[int], gap: int) -> RichTable:
-        """Some rows, or without any the headers; all parts have the same columns."""
-        table = RichTable(box=SIMPLE_HEAD, show_header=not rows, show_edge=False, padding=(0, gap - 1, 0, 0))
-        for name, width in zip(self._names, widths, strict=True):
-            is_words = name in self.sheet.words
-            justify: Literal["left", "right"] = "left" if is_words else "right"
-            table.add_column(self._heading(name), justify=justify, width=width, overflow="fold", no_wrap=not is_words)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        return table
+    rows = [[cell.replace(" ± ", "±") for cell in row] for row in table.rows]
+    laid_out = RichTable(box=SIMPLE_HEAD, show_edge=False, padding=(0, gap - 1, 0, 0))
+    for number, name in enumerate(table.headers):
+        is_words = name in table.words
+        heading = name if is_words else "\n".join(name.rsplit(" ", 1))
+        width = max(map(cell_len, [*heading.split("\n"), *(row[number] for row in rows)]))
+        least = min(width, NARROWEST) if is_words else width
+        justify: Literal["left", "right"] = "left" if is_words else "right"
+        laid_out.add_column(Text(heading), justify=justify, no_wrap=not is_words, overflow="fold", min_width=least)
+    for number, row in enumerate(rows):
+        is_first = table.opens_section(number)
+        if is_first and number:
+            laid_out.add_section()
+        laid_out.add_row(*map(Text, row if is_first or not table.has_sections else ["", *row[1:]]))
+    return laid_out
 
 
-def terminal(sheets: Sequence[TextTable]) -> Iterator[OnTerminal]:
-    """Without the first column where rows share it: each section says it once, in a line of its own."""
-    return map(OnTerminal, sheets)
+def print_on_terminal(tables: Sequence[TextTable]) -> None:
+    """Print tables with rich; lines of a file are not broken."""
+    width = Console().width if sys.stdout.isatty() else UNWRAPPED
+    for table in tables:
+        gap = 2 if width >= ROOMY else 1
+        laid_out = rich_table(table, gap)
+        least = sum((column.min_width or 0) + gap for column in laid_out.columns)
+        console = Console(width=max(width, least))
+        console.print(Text(table.caption, style="table.title"), laid_out, "", sep="\n")
 
 
-def print_tables(sheets: Sequence[TextTable], name: str = "terminal") -> None:
+def print_tables(tables: Sequence[TextTable], name: str = "terminal") -> None:
     """Print tables in one of the formats."""
-    for made in FORMATS[name](sheets):
-        if isinstance(made, str):
-            print(made)
-        else:
-            wide = Console().width if sys.stdout.isatty() else UNWRAPPED
-            Console(width=max(wide, made.least_width)).print(made)
+    if name == "terminal":
+        print_on_terminal(tables)
+    else:
+        print("\n".join(FORMATS[name](tables)))
 
 
-def markdown(sheet: TextTable) -> str:
-    aligned = "".join("---|" if header in sheet.words else "---:|" for header in sheet.headers)
-    lines = [_line(sheet.headers), f"|{aligned}", *map(_line, sheet.rows)]
-    return f"{sheet.caption}\n\n" + "\n".join(lines) + "\n"
+def markdown(table: TextTable) -> str:
+    aligned = "".join("---|" if header in table.words else "---:|" for header in table.headers)
+    lines = [_line(table.headers), f"|{aligned}", *map(_line, table.rows)]
+    return f"{table.caption}\n\n" + "\n".join(lines) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def comma_separated(sheets: Sequence[TextTable]) -> str:
+def comma_separated(tables: Sequence[TextTable]) -> str:
     """All tables as one, which any reader of CSV takes: a column says which, and what a table lacks is empty."""
-    rows = [{"table": sheet.name, **values} for sheet in sheets for values in _values(sheet)]
-    headers = ["table", *(name for sheet in sheets for name in (sheet.values[0] if sheet.values else sheet.headers))]
+    rows = [{"table": table.name, **values} for table in tables for values in _values(table)]
+    headers = ["table", *(name for table in tables for name in (table.values[0] if table.values else table.headers))]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(headers)), lineterminator="\n")
     writer.writeheader()
@@ -153,13 +112,13 @@ def comma_separated(sheets: Sequence[TextTable]) -> str:
     return file.getvalue()
 
 
-def _values(sheet: TextTable) -> Sequence[Mapping[str, Value]]:
+def _values(table: TextTable) -> Sequence[Mapping[str, Value]]:
     """Each row by header; what is not known is empty."""
-    if sheet.values:
-        return sheet.values
+    if table.values:
+        return table.values
     return [
-        {name: "" if cell == DASH else cell for name, cell in zip(sheet.headers, row, strict=True)}
-        for row in sheet.rows
+        {name: "" if cell == DASH else cell for name, cell in zip(table.headers, row, strict=True)}
+        for row in table.rows
     ]
 
 
@@ -184,14 +143,14 @@ def escaped(text: str) -> str:
     return "".join(ESCAPES.get(char, char) for char in text)
 
 
-def latex(sheet: TextTable) -> str:
+def latex(table: TextTable) -> str:
     """A table for the package booktabs."""
-    columns = "".join("l" if header in sheet.words else "r" for header in sheet.headers)
-    lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(sheet.caption)}}}"]
-    lines += [rf"\label{{tab:{sheet.name}}}"] if sheet.name else []
-    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(sheet.headers)]
-    for number, row in enumerate(sheet.rows):
-        if sheet.opens_section(number):
+    columns = "".join("l" if header in table.words else "r" for header in table.headers)
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{escaped(table.caption)}}}"]
+    lines += [rf"\label{{tab:{table.name}}}"] if table.name else []
+    lines += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _latex_line(table.headers)]
+    for number, row in enumerate(table.rows):
+        if table.opens_section(number):
             lines.append(r"\midrule")
         lines.append(_latex_line(row))
     lines += [r"\bottomrule", r"\end{tabular}", r"\end{table}"]
@@ -208,12 +167,11 @@ def _latex_cell(text: str) -> str:
     return f"${text[0]}${escaped(text[1:])}" if signed else escaped(text)
 
 
-FORMATS: Table[Callable[[Sequence[TextTable]], Iterable[str | OnTerminal]]] = Table(
+FORMATS: Table[Callable[[Sequence[TextTable]], Iterable[str]]] = Table(
     "format",
     {
-        "terminal": terminal,
         "markdown": partial(map, markdown),
-        "csv": lambda sheets: [comma_separated(sheets).removesuffix("\n")],
+        "csv": lambda tables: [comma_separated(tables).removesuffix("\n")],
         "latex": partial(map, latex),
     },
     closed=True,

@@ -27,16 +27,27 @@ class Scale(NamedTuple):
         return self.rounds * self.local_epochs
 
     @property
+    def numbers(self) -> str:
+        """``10 × 5``."""
+        return f"{self.rounds} × {self.local_epochs}"
+
+    @property
     def name(self) -> str:
-        """``quick``; of a scale that the table lacks the numbers."""
-        numbers = f"{self.rounds} × {self.local_epochs}"
-        return next((name for name, scale in SCALES.items() if scale == self), numbers)
+        """``quick``; the numbers where the table has no such scale."""
+        return next((name for name, scale in SCALES.items() if scale == self), self.numbers)
 
     @property
     def label(self) -> str:
         """``quick (10 × 5)``; without a name the numbers alone."""
-        numbers = f"{self.rounds} × {self.local_epochs}"
-        return numbers if self.name == numbers else f"{self.name} ({numbers})"
+        return self._with_numbers(self.name)
+
+    @property
+    def phrase(self) -> str:
+        """``quick scale (10 × 5)``, so that "paper" is not read as the paper's own numbers."""
+        return self._with_numbers(f"{self.name} scale")
+
+    def _with_numbers(self, words: str) -> str:
+        return words if self.name == self.numbers else f"{words} ({self.numbers})"
 
     @property
     def folder(self) -> str:

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Literal
 
-from ccvr.calibration.spec import UNCALIBRATED
-from ccvr.report.paper import ALPHAS
-from ccvr.report.published import published
+from ccvr.report.published import ALPHAS, published
 from ccvr.report.text_table import DASH, TextTable
 from ccvr.reproduction.cells import CELLS, SCALES, Scale
 from ccvr.reproduction.comparison import ALGORITHMS, EXACT, Numbers, method_of
+from ccvr.reproduction.heads import BEFORE, CCVR, ORACLE, HeadName
 from ccvr.reproduction.run_index import RunIndex
 
 REGULARISERS = ("clsnorm", "clsprox", "clsnorm-clsprox")
@@ -22,7 +21,7 @@ class Quantity:
     """A number of a cell: the accuracy of a head in percent, or what it gained in points."""
 
     cell: str
-    head: str
+    head: HeadName
     kind: Literal["accuracy", "gain"]
 
     @property
@@ -108,22 +107,22 @@ class Claim:
     comparisons: tuple[Comparison, ...]
 
 
-def _gain(cell: str, head: str = "ccvr") -> Quantity:
+def _gain(cell: str, head: HeadName = CCVR) -> Quantity:
     return Quantity(cell, head, "gain")
 
 
-def _accuracy(cell: str, head: str) -> Quantity:
+def _accuracy(cell: str, head: HeadName) -> Quantity:
     return Quantity(cell, head, "accuracy")
 
 
 CELLS_OF_CLAIMS = [f"cifar10-a{alpha}-{algorithm}" for algorithm in ALGORITHMS for alpha in ALPHAS]
 
 
-def _regularised(head: str) -> Iterator[Comparison]:
+def _regularised(head: HeadName) -> Iterator[Comparison]:
     for alpha in ALPHAS:
         cell = f"cifar10-a{alpha}-fedavg"
         for name in REGULARISERS:
-            yield Comparison(_gain(cell, head), _gain(f"{cell}-{name}", UNCALIBRATED))
+            yield Comparison(_gain(cell, head), _gain(f"{cell}-{name}", BEFORE))
 
 
 def _more_heterogeneous(alpha: str) -> tuple[Comparison, ...]:
@@ -137,10 +136,10 @@ CLAIMS = (
     Claim("CCVR gains more at alpha 0.05 than at 0.5", _more_heterogeneous("0.05")),
     Claim(
         "The oracle (whole data) is at least as good as CCVR",
-        tuple(Comparison(_accuracy(c, "oracle"), _accuracy(c, "ccvr"), or_equal=True) for c in CELLS_OF_CLAIMS),
+        tuple(Comparison(_accuracy(c, ORACLE), _accuracy(c, CCVR), or_equal=True) for c in CELLS_OF_CLAIMS),
     ),
-    Claim("Regularising gains less than calibrating with whole data", tuple(_regularised("oracle"))),
-    Claim("Regularising gains less than CCVR", tuple(_regularised("ccvr"))),
+    Claim("Regularising gains less than calibrating with whole data", tuple(_regularised(ORACLE))),
+    Claim("Regularising gains less than CCVR", tuple(_regularised(CCVR))),
 )
 
 

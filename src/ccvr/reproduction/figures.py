@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import DataError, RunError
+from ccvr.core.results import empty_results
 from ccvr.core.run import RunFolder
 from ccvr.experiment.setup import prepare
 from ccvr.report.figures.panel import Panel, entitle
@@ -15,6 +15,7 @@ from ccvr.report.panel_files import named, save_panels
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.cells import CELLS, Cell, Scale
 from ccvr.reproduction.comparison import TableRow, compare, method_of, setting_of
+from ccvr.reproduction.heads import BEFORE
 from ccvr.reproduction.items import Item
 from ccvr.reproduction.paper_checks import FINDINGS
 from ccvr.reproduction.paper_figures import DRAWS, Plate, Shown
@@ -123,13 +124,13 @@ def _rows(item: Item, cells: Sequence[Cell], trainings: RunIndex, scale: Scale |
 
 def _runs(cell: Cell, item: Item, trainings: RunIndex, scale: Scale | None) -> Iterator[Shown]:
     """Of every scale, the largest first, the first seed that has the analyses of a figure."""
-    method, setting = method_of(cell, UNCALIBRATED), setting_of(cell)
+    method, setting = method_of(cell, BEFORE), setting_of(cell)
     alike = len({setting_of(CELLS[name]) for name in item.cells}) == 1
     for each in [scale] if scale else trainings.scales(cell):
         for trained in trainings.seeds(cell, each).values():
             if all(name in trained.files.analyses for name in item.analyses):
                 files = replace(trained.files, name=method if alike else f"{method}, {setting}")
-                yield Shown(cell.name, method, setting, each.label, files)
+                yield Shown(cell.name, method, setting, each, files)
                 break
 
 
@@ -137,11 +138,11 @@ def _owners(cell: Cell, trainings: RunIndex, data_root: Path | None) -> list[Sho
     """Who owns what, from any training of the cell, or drawn now; nothing without both."""
     for each in trainings.scales(cell):
         for trained in trainings.seeds(cell, each).values():
-            return [Shown(cell.name, "", setting_of(cell), "", trained.files)]
+            return [Shown(cell.name, "", setting_of(cell), None, trained.files)]
     try:
         setup = prepare(replace(cell.spec, data=replace(cell.spec.data, root=data_root)))
     except DataError:
         return []
-    names = {"class_names": list(setup.dataset.class_names)}
-    files = RunFiles(cell.name, RunFolder(Path()), {}, names, [], {}, setup.label_counts, {})
-    return [Shown(cell.name, "", setting_of(cell), "", files)]
+    nothing = empty_results(setup.dataset.class_names, cell.spec.partition.num_clients)
+    files = RunFiles(cell.name, RunFolder(Path()), {}, nothing, [], {}, setup.label_counts, {})
+    return [Shown(cell.name, "", setting_of(cell), None, files)]

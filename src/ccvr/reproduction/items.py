@@ -1,14 +1,12 @@
 """Every table and figure of the paper: which cells it needs, which heads and analyses of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ccvr.core.tables import Table
-from ccvr.report.paper import ALPHAS
-from ccvr.report.published import TABLES, Published, published
-from ccvr.reproduction.heads import HEADS
+from ccvr.report.published import ALPHAS, TABLES, Published, published
+from ccvr.reproduction.heads import CCVR, HEAD_NAMES, ORACLE, Entries, HeadName
 
-Entries = Mapping[tuple[str, str], Published | None]
 LEFT = "cifar10-a0.1-fedavg"
 """The cell that the paper looks at most closely."""
 THREE = tuple(f"cifar10-a0.1-{name}" for name in ("fedavg", "fedprox", "moon"))
@@ -42,16 +40,16 @@ class Item:
     def is_figure(self) -> bool:
         return self.id.startswith("figure")
 
-    def heads(self, cell: str) -> tuple[str, ...]:
+    def heads(self, cell: str) -> tuple[HeadName, ...]:
         return tuple(head for each, head in self.entries if each == cell)
 
 
 def _entries(table: str, cells: Iterable[str] | None = None) -> Entries:
     found = published(table)
-    return {key: found[key] for key in found if cells is None or key[0] in cells}
+    return {(cell, HeadName(head)): each for (cell, head), each in found.items() if cells is None or cell in cells}
 
 
-def _anywhere(cell: str, head: str) -> Published | None:
+def _anywhere(cell: str, head: HeadName) -> Published | None:
     """What any table says of an entry; those that share it agree."""
     return next((published(table)[cell, head] for table in TABLES if (cell, head) in published(table)), None)
 
@@ -69,7 +67,7 @@ NO_CINIC = "CINIC-10 is not to be had here; ours is the counterpart on CIFAR-10,
 NO_IMAGENET = "ImageNet and ResNet-50 are not to be had; ours is the counterpart on CIFAR-10, the run's own network"
 SMALL_NETWORK = ("cifar100-a0.1-fedavg-simple-cnn", "cifar100-a0.5-fedavg-simple-cnn")
 """CIFAR-100 with the network of CIFAR-10."""
-OF_CALIBRATORS = (*_alphas("fedavg"), *SMALL_NETWORK, "cifar100-a0.5-fedavg")
+CALIBRATED = (*_alphas("fedavg"), *SMALL_NETWORK, "cifar100-a0.5-fedavg")
 
 _ITEMS = (
     Item("table1", "Regularisation and calibration (Table 1)", _entries("table1")),
@@ -97,7 +95,7 @@ _ITEMS = (
     Item(
         "figure6",
         "Separability of the Gaussians and gain",
-        {(cell, head): None for cell in (*THREE, "cifar10-a0.1-fedavgm") for head in ("ccvr", "oracle")},
+        {(cell, head): None for cell in (*THREE, "cifar10-a0.1-fedavgm") for head in (CCVR, ORACLE)},
         analyses=("separability",),
     ),
     Item("figure7", "Virtual features per class, FedAvg", _entries("table3", _alphas("fedavg"))),
@@ -143,7 +141,7 @@ _ITEMS = (
     Item(
         "calibrators",
         "All calibrators (not in the paper)",
-        {(cell, head): _anywhere(cell, head) for cell in OF_CALIBRATORS for head in HEADS if _has_data(cell, head)},
+        {(cell, head): _anywhere(cell, head) for cell in CALIBRATED for head in HEAD_NAMES if _has_data(cell, head)},
         remark="ours alone: what other calibrators make of the same statistics",
     ),
     Item(

@@ -23,7 +23,7 @@ def listing(items: Sequence[Item], jobs: Sequence[Job], records: RunIndex, rates
         f"Tables and figures at scale {scale}; hours of training on this machine, if it does nothing else, by a few "
         "timed steps. Recorded: numbers are in --results; without data: cells whose data set is not here"
     )
-    return _sheet("list", caption, ("id", "what", "cells", *COSTS), values, ("id", "what"))
+    return _table("list", caption, ("id", "what", "cells", *COSTS), values, ("id", "what"))
 
 
 def cell_listing(jobs: Sequence[Job], records: RunIndex, rates: Rates) -> TextTable:
@@ -31,7 +31,7 @@ def cell_listing(jobs: Sequence[Job], records: RunIndex, rates: Rates) -> TextTa
     values: list[dict[str, Value]] = [
         {"cell": job.cell.name, "seed": job.spec.seed, **_cost([job], records, rates)} for job in jobs
     ]
-    return _sheet("cells", "Their cells", ("cell", "seed", *COSTS), values, ("cell",))
+    return _table("cells", "Their cells", ("cell", "seed", *COSTS), values, ("cell",))
 
 
 def _cost(jobs: Sequence[Job], records: RunIndex, rates: Rates) -> dict[str, Value]:
@@ -42,7 +42,7 @@ def _cost(jobs: Sequence[Job], records: RunIndex, rates: Rates) -> dict[str, Val
     return dict(zip(COSTS, (*counts, round(samples / 1e6, 2), round(hours, 2)), strict=True))
 
 
-def _sheet(
+def _table(
     name: str, caption: str, headers: Sequence[str], values: Sequence[dict[str, Value]], words: Sequence[str]
 ) -> TextTable:
     rows = [list(map(_text, row.values())) for row in values]

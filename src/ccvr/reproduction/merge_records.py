@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from ccvr.calibration.methods import current_options
-from ccvr.calibration.spec import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED, with_heads
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.records import DIGITS
 
-BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")
-"""Parts of results.json that go by head."""
 INCIDENTAL = ("bytes", "seconds")
 """What a calibration took, which makes it no other."""
 END = 0
@@ -31,21 +29,13 @@ def _course(run: RunFiles) -> dict[int, float]:
 
 def united(own: RunFiles, other: RunFiles) -> RunFiles:
     """A run with what only another file about the same training has, heads and analyses among it; its own win."""
-    labels = _labels(own, other)
-    heads = {
-        part: own.results.get(part, {}) | {labels[old]: found[old] for old in labels if old in found}
-        for part in BY_HEAD
-        if (found := other.results.get(part, {})) or part in own.results
-    }
-    provenance = {**own.provenance, "calibrated": _later_commits(own, other)}
-    analyses = {**other.analyses, **own.analyses}
     return replace(
         own,
-        results={**own.results, **heads},
+        results=with_heads(own.results, other.results, _labels(own, other)),
         rounds=own.rounds or other.rounds,
         label_counts=other.label_counts if own.label_counts is None else own.label_counts,
-        analyses=analyses,
-        provenance=provenance,
+        analyses={**other.analyses, **own.analyses},
+        provenance={**own.provenance, "calibrated": _later_commits(own, other)},
     )
 
 

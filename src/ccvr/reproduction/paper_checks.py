@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ccvr.core.arrays import Array
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures.cka import OWN
 from ccvr.report.figures.clients import round_norms
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
+from ccvr.reproduction.cells import Scale
 from ccvr.reproduction.comparison import EXACT, TableRow
-from ccvr.reproduction.paper_figures import Shown, at, layer
+from ccvr.reproduction.paper_figures import Shown, layer
 
 BEFORE_AFTER = (UNCALIBRATED, "ccvr")
 
@@ -183,8 +185,8 @@ def beside(which: Callable[[Shown], bool], other: Callable[[Shown], bool], look:
     return seen
 
 
-def _where(name: str, scale: str) -> str:
-    return f"{name}, {at(scale.partition(' (')[0])}"
+def _where(name: str, scale: Scale | None) -> str:
+    return f"{name}, {scale.name} scale" if scale else name
 
 
 def _of(*methods: str) -> Callable[[Shown], bool]:
@@ -222,7 +224,7 @@ def of_curves(look: Callable[[dict[str, float]], Observation], *heads: str, with
     def seen(_: Sequence[Shown], rows: Sequence[TableRow]) -> Iterator[Seen]:
         for cell, scale in dict.fromkeys((row.cell, row.scale) for row in rows if row.ours):
             own = [row for row in rows if (row.cell, row.scale) == (cell, scale)]
-            found = {row.head: row.ours.mean for row in own if row.ours}
+            found: dict[str, float] = {row.head: row.ours.mean for row in own if row.ours}
             if set(heads) <= set(found) and not (without and own[0].setting.endswith(without)):
                 plain = next(row for row in own if row.head == UNCALIBRATED)
                 where = f"{plain.method}, {plain.setting.partition(', ')[2]}"

@@ -4,15 +4,23 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures import cka, clients, heads, inversion, sweeps, tsne
 from ccvr.report.figures.panel import Panel, lines
 from ccvr.report.groups import Spread
 from ccvr.report.palette import pens
 from ccvr.report.published import Published
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
+from ccvr.reproduction.cells import Scale
 from ccvr.reproduction.comparison import TableRow
+from ccvr.reproduction.heads import BEFORE, HEADS, ORACLE, HeadName
 
-AMOUNTS = {UNCALIBRATED: "none", "oracle-partial-100": "100", "oracle-partial-1000": "1000", "oracle": "all"}
+AMOUNTS: dict[HeadName, str] = {
+    BEFORE: "none",
+    HeadName("oracle-partial-100"): "100",
+    HeadName("oracle-partial-1000"): "1000",
+    ORACLE: "all",
+}
 PAPER = "the paper (100 × 10)"
 
 
@@ -24,13 +32,13 @@ class Shown:
     method: str
     setting: str
     """Data and owners."""
-    scale: str
+    scale: Scale | None
     files: RunFiles
     """Named as legends name the run."""
 
     @property
     def about(self) -> str:
-        return _joined(self.method, self.setting, at(self.scale))
+        return _joined(self.method, self.setting, self.scale.phrase if self.scale else "")
 
 
 @dataclass(frozen=True)
@@ -43,17 +51,6 @@ class Plate:
 
 
 DrawFigure = Callable[[Sequence[Shown], Sequence[TableRow]], list[Plate]]
-
-
-def at(scale: str) -> str:
-    """``quick (10 × 5)`` → ``quick scale (10 × 5)``: what is of the scale "paper" is not the paper's."""
-    name, bracket, numbers = scale.partition(" (")
-    return f"{name} scale{bracket}{numbers}" if name else ""
-
-
-def numbers_of(scale: str) -> str:
-    """``quick (10 × 5)`` → ``10 × 5``."""
-    return scale.partition(" (")[2].rstrip(")") or scale
 
 
 def _joined(*parts: str) -> str:
@@ -76,11 +73,11 @@ def together(draw: Callable[[Sequence[RunFiles]], list[Panel]]) -> DrawFigure:
 
     def plates(runs: Sequence[Shown], _: Sequence[TableRow]) -> list[Plate]:
         found = []
-        for scale in dict.fromkeys(run.scale for run in runs):
+        for scale in dict.fromkeys(run.scale for run in runs if run.scale):
             own = [run for run in runs if run.scale == scale]
             shared = [run.setting for run in own[:1] if len({each.setting for each in runs}) == 1]
             panels = draw([run.files for run in own])
-            found += [Plate(panel, scale.partition(" (")[0], _joined(*shared, at(scale))) for panel in panels]
+            found += [Plate(panel, scale.name, _joined(*shared, scale.phrase)) for panel in panels]
         return found
 
     return plates
@@ -147,9 +144,9 @@ def reconstructions(number: int) -> DrawFigure:
 
 def virtual_features(_: Sequence[Shown], rows: Sequence[TableRow]) -> list[Plate]:
     """Accuracy against virtual features per class, the paper's and ours."""
-    amount = {row.head: row.head.removeprefix("ccvr-m") if row.head != UNCALIBRATED else "0" for row in rows}
-    amount = dict(sorted(amount.items(), key=lambda each: int(each[1])))
-    return list(_curves(rows, amount, "virtual features per class (M_c)"))
+    heads = sorted({row.head for row in rows}, key=lambda head: HEADS[head].num_virtual)
+    amounts = {head: str(HEADS[head].num_virtual) for head in heads}
+    return list(_curves(rows, amounts, "virtual features per class (M_c)"))
 
 
 def real_samples(_: Sequence[Shown], rows: Sequence[TableRow]) -> list[Plate]:
@@ -157,16 +154,18 @@ def real_samples(_: Sequence[Shown], rows: Sequence[TableRow]) -> list[Plate]:
     return list(_curves(rows, AMOUNTS, "real samples per class"))
 
 
-def _curves(rows: Sequence[TableRow], amounts: Mapping[str, str], x: str) -> Iterator[Plate]:
+def _curves(rows: Sequence[TableRow], amounts: Mapping[HeadName, str], x: str) -> Iterator[Plate]:
     """A panel for each cell with the paper's curve and one of ours for each scale; where a scale lacks an amount, its
     curve is interrupted. Amounts stand in equal steps, as they span three orders of magnitude and zero.
     """
     order = [head for head in amounts if any(row.head == head for row in rows)]
     for cell in dict.fromkeys(row.cell for row in rows):
         own = [row for row in rows if row.cell == cell]
-        every: dict[str, dict[str, Spread | Published]] = {PAPER: {row.head: row.paper for row in own if row.paper}}
-        for scale, seeds in dict.fromkeys((row.scale, row.seeds) for row in own if row.ours):
-            name = _joined(f"ours ({numbers_of(scale)})", f"{seeds} seeds" if seeds > 1 else "")
+        every: dict[str, dict[HeadName, Spread | Published]] = {
+            PAPER: {row.head: row.paper for row in own if row.paper}
+        }
+        for scale, seeds in dict.fromkeys((row.scale, row.seeds) for row in own if row.scale):
+            name = _joined(f"ours ({scale.numbers})", f"{seeds} seeds" if seeds > 1 else "")
             every[name] = {row.head: row.ours for row in own if row.ours and row.scale == scale}
         series = {
             name: [(float(place), each[head].mean if head in each else math.nan) for place, head in enumerate(order)]

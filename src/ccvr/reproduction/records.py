@@ -9,8 +9,9 @@ import numpy as np
 
 from ccvr.core.arrays import Array
 from ccvr.core.errors import RunError
-from ccvr.core.run import RESULTS, RunFolder
-from ccvr.report.runs import Analysis, RunFiles, says_all
+from ccvr.core.results import check_results
+from ccvr.core.run import RunFolder, parse_json
+from ccvr.report.runs import Analysis, RunFiles
 
 FORMAT = "ccvr-record/1"
 MARK = b'"ccvr-record/'
@@ -18,6 +19,7 @@ KEPT_ANALYSES = ("cka", "norms", "separability")
 """Analyses whose arrays are small."""
 KEPT_PROVENANCE = ("started", "commit", "versions", "hardware")
 DIGITS = 4
+REMEDY = "Record the run again, or update ccvr."
 
 
 def record_bytes(run: RunFiles, *, scale: str) -> bytes:
@@ -96,31 +98,23 @@ def read_record(path: Path) -> RunFiles:
             name=str(parts["name"]),
             folder=RunFolder(path),
             spec=dict(parts["spec"]),
-            results=_results(parts["results"]),
+            results=check_results(parts["results"], path, REMEDY),
             rounds=_rounds(parts["rounds"]),
             provenance=_started(parts["provenance"]),
             label_counts=None if counts is None else np.array(counts),
             analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
         )
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise RunError(f"{path} is no record of a run ({why}). Record the run again, or update ccvr.") from error
+        raise RunError(f"{path} is no record of a run ({why}). {REMEDY}") from error
     return run
 
 
 def _parts(text: str) -> dict[str, Any]:
-    parts: dict[str, Any] = json.loads(text)
+    parts: dict[str, Any] = parse_json(text)
     if parts["format"] != FORMAT:
         raise ValueError(f"the format is {parts['format']!r}, this version reads {FORMAT!r}")
     return parts
-
-
-def _results(results: dict[str, Any]) -> dict[str, Any]:
-    if any(not isinstance(results[key], kind) for key, kind in RESULTS.items()) or not says_all(results):
-        raise ValueError("its results do not say all of its heads")
-    if any("method" not in dict(row) for row in results["calibrations"].values()):
-        raise ValueError("a calibration does not say its method")
-    return results
 
 
 def _rounds(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from statistics import mean
 
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.report.text_table import DASH, TextTable, Value
 from ccvr.reproduction.cells import CELLS, Cell, Scale
 from ccvr.reproduction.comparison import method_of, setting_of
+from ccvr.reproduction.heads import BEFORE
 from ccvr.reproduction.run_index import RunIndex, Trained
 
 TENTHS = tuple(range(1, 11))
@@ -37,7 +37,7 @@ def _row(cell: Cell, scale: Scale, trainings: RunIndex) -> dict[str, Value]:
     own = list(trainings.seeds(cell, scale).values())
     about: dict[str, Value] = {
         "setting": setting_of(cell),
-        "method": method_of(cell, UNCALIBRATED),
+        "method": method_of(cell, BEFORE),
         "scale": scale.name,
         "seeds": len(own),
     }

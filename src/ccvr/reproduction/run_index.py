@@ -10,7 +10,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.spec import Spec, from_mapping, read_spec
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.cells import Cell, Scale, identity, scale_of
-from ccvr.reproduction.heads import find_label
+from ccvr.reproduction.heads import HeadName, find_label
 from ccvr.reproduction.merge_records import same_training, united
 from ccvr.reproduction.records import is_record, read_record
 
@@ -31,7 +31,7 @@ class Trained:
     spec: Spec
     files: RunFiles
 
-    def accuracy(self, head: str, cell: Cell) -> float | None:
+    def accuracy(self, head: HeadName, cell: Cell) -> float | None:
         """Percent of the test set that one of the cell's heads gets right; None if it was not fitted."""
         label = find_label(head, cell.at(scale_of(self.spec), self.spec.seed), self.files.results)
         return None if label is None else self.files.accuracy[label]
@@ -117,7 +117,7 @@ class RunIndex:
         wanted = identity(cell.spec)
         return sorted({scale for key, scale, _ in self._by_key if key == wanted}, key=lambda each: (-each.size, each))
 
-    def whole(self, cell: Cell, heads: Collection[str]) -> "RunIndex":
+    def whole(self, cell: Cell, heads: Collection[HeadName]) -> "RunIndex":
         """Those of a cell that have all of these heads that any of the same scale has: all numbers are of one set of
         seeds. Where none has all, the seeds that have the most.
         """

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ccvr.calibration.methods import Calibration
-from ccvr.calibration.spec import UNCALIBRATED
 from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
+from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
 from ccvr.data.catalogue import is_here
@@ -19,7 +19,7 @@ from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
 from ccvr.reproduction.budget import Budget
 from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
-from ccvr.reproduction.heads import calibration_of, find_label
+from ccvr.reproduction.heads import HeadName, calibration_of, find_label
 from ccvr.reproduction.items import ITEMS, Item
 from ccvr.reproduction.merge_records import unused
 from ccvr.reproduction.run_index import Key, Unusable, key_of, runs_below
@@ -32,7 +32,7 @@ class Job:
     cell: Cell
     spec: Spec
     folder: RunFolder
-    heads: tuple[str, ...] = ()
+    heads: tuple[HeadName, ...] = ()
     analyses: tuple[str, ...] = ()
     blocked: bool = False
     """Whether another run lies where this one should."""
@@ -49,7 +49,7 @@ class Job:
     def is_started(self) -> bool:
         return self.folder.spec.is_file() and not self.blocked
 
-    def missing_heads(self) -> list[str]:
+    def missing_heads(self) -> list[HeadName]:
         """Heads that a trained cell lacks."""
         results = self.folder.read_results()
         return [head for head in self.heads if find_label(head, self.cell_spec, results) is None]

@@ -7,7 +7,7 @@ import numpy as np
 
 from ccvr.core.arrays import Array
 from ccvr.report.figures.matrix import draw_matrix
-from ccvr.report.figures.panel import Panel, dots, legend, sheet
+from ccvr.report.figures.panel import Panel, dots, legend, new_axes
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
@@ -51,7 +51,7 @@ def means(runs: Sequence[RunFiles]) -> list[Panel]:
     deepest = max((about["layers"] for _, about in found), key=len)
     alike = all(about["layers"] == deepest for _, about in found)
     ticks = [_short(layer) if alike else f"{place}" for place, layer in enumerate(deepest, start=1)]
-    figure, axes = sheet(3.2 + 0.16 * len(found))
+    figure, axes = new_axes(3.2 + 0.16 * len(found))
     for (name, about), pen in zip(found, pens(), strict=False):
         axes.plot(about["mean"], pen.dash, color=pen.colour, marker=pen.marker, label=shown(name, 30))
         tips = [f"{name}, {layer}: {mean:.3f}" for layer, mean in zip(about["layers"], about["mean"], strict=True)]

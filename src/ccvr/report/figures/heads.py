@@ -3,10 +3,11 @@
 import numpy as np
 
 from ccvr.core.arrays import Array
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures.matrix import draw_matrix
-from ccvr.report.figures.panel import Panel, bars, dots, sheet
+from ccvr.report.figures.panel import Panel, bars, dots, new_axes
 from ccvr.report.palette import AFTER, BEFORE, Pen
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.runs import RunFiles
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
 
@@ -17,7 +18,7 @@ MAX_BARS = 20
 def accuracy(run: RunFiles) -> list[Panel]:
     """One bar for each head, with its gain written beside it."""
     heads = dict(list(run.accuracy.items())[:MAX_HEADS])
-    figure, axes = sheet(0.8 + 0.26 * len(heads))
+    figure, axes = new_axes(0.8 + 0.26 * len(heads))
     for place, (label, value) in enumerate(heads.items()):
         (bar,) = axes.barh(place, value, 0.75, color=BEFORE if label == UNCALIBRATED else AFTER)
         hover(bar, f"{label}: {value:.2f} %")
@@ -45,9 +46,9 @@ def recall(run: RunFiles) -> list[Panel]:
     alt = f"Recall of {len(run.class_names)} classes. Lowest to highest: {words}."
     if len(run.class_names) <= MAX_BARS:
         return [Panel(bars(recalls, run.class_names, "recall, %", unit=" %", most=100), alt)]
-    figure, axes = sheet(3.6)
-    pairs = zip(recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
-    both = [(name, *pair) for name, pair in zip(run.class_names, pairs, strict=True) if None not in pair]
+    figure, axes = new_axes(3.6)
+    every = zip(run.class_names, recalls[UNCALIBRATED], recalls[run.deployed], strict=True)
+    both = [(name, x, y) for name, x, y in every if x is not None and y is not None]
     tips = [f"{name}: {before:.2f} % → {after:.2f} %" for name, before, after in both]
     dots(axes, [(before, after) for _, before, after in both], Pen(AFTER, "none", "o"), tips).set_alpha(0.7)
     axes.axline((0, 0), slope=1, color=BEFORE, linestyle=":", linewidth=1)
@@ -57,14 +58,13 @@ def recall(run: RunFiles) -> list[Panel]:
 
 def client_mixes(run: RunFiles) -> list[Panel]:
     """Accuracy where every client weighs the classes as it has them."""
-    names = {"mean": "mean client", "p10": "10th percentile", "worst": "worst client"}
-    every = run.results["client_accuracy"]
-    heads = [label for label in list(every)[:7] if every[label].get("mean") is not None]
-    if not heads:
+    names = ("mean client", "10th percentile", "worst client")
+    every = list(run.results["client_accuracy"].items())[:7]
+    series = {label: [each["mean"], each["p10"], each["worst"]] for label, each in every if None not in each.values()}
+    if not series:
         return []
-    series = {label: [every[label].get(key) for key in names] for label in heads}
     words = "; ".join(f"{label}: mean {v[0]:.2f} %, worst {v[2]:.2f} %" for label, v in series.items())
-    figure = bars(series, list(names.values()), "accuracy under the clients' own mixes, %", unit=" %", most=100)
+    figure = bars(series, names, "accuracy under the clients' own mixes, %", unit=" %", most=100)
     return [Panel(figure, f"Accuracy under the label mixes of the clients. {words}.")]
 
 
@@ -103,7 +103,7 @@ def norms(run: RunFiles) -> list[Panel]:
     alt = f"Row norms of the global head by class. Standard deviation over mean: {words}."
     if len(run.class_names) <= MAX_BARS:
         return [Panel(bars({k: v.tolist() for k, v in found.items()}, run.class_names, "row norm"), alt)]
-    figure, axes = sheet()
+    figure, axes = new_axes()
     for (label, each), colour in zip(found.items(), (BEFORE, AFTER), strict=False):
         axes.plot(np.sort(each), color=colour, label=shown(label))
     axes.set(xlabel="classes, by norm", ylabel="row norm")

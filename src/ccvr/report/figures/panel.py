@@ -49,7 +49,8 @@ def of_each_run(draw: Callable[[RunFiles], list[Panel]]) -> Draw:
     ]
 
 
-def sheet(height: float = 3.0, width: float = WIDTH) -> tuple[Figure, Axes]:
+def new_axes(height: float = 3.0, width: float = WIDTH) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes; sizes in inches."""
     figure = Figure(figsize=(width, height))
     return figure, figure.add_subplot()
 
@@ -80,7 +81,7 @@ def lines(
     series: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, *, unit: str = "", whole: bool = True
 ) -> tuple[Figure, Axes]:
     """Named lines through points (x, y)."""
-    figure, axes = sheet(3.0 + 0.16 * len(series) * (len(series) > 1))
+    figure, axes = new_axes(3.0 + 0.16 * len(series) * (len(series) > 1))
     telling = sum(map(len, series.values())) <= MAX_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
         axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour)
@@ -123,7 +124,7 @@ def bars(
 ) -> Figure:
     """Groups of horizontal bars: one group for each name, one bar in it for each series."""
     size = 0.8 / len(series)
-    figure, axes = sheet(max(1.9, 0.7 + len(names) * (0.12 + 0.13 * len(series))))
+    figure, axes = new_axes(max(1.9, 0.7 + len(names) * (0.12 + 0.13 * len(series))))
     for number, (label, values) in enumerate(series.items()):
         for place, value in enumerate(values):
             if value is not None:

@@ -8,28 +8,33 @@ from statistics import mean
 import numpy as np
 from matplotlib.axes import Axes
 
-from ccvr.report import paper
+from ccvr.core.results import UNCALIBRATED
 from ccvr.report.figures.matrix import draw_matrix
-from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, sheet, stars
+from ccvr.report.figures.panel import Panel, dots, legend, lines, log_ticks, new_axes, stars
 from ccvr.report.palette import AFTER, BEFORE, INK, MARKERS, Pen, pens
-from ccvr.report.runs import UNCALIBRATED, RunFiles
+from ccvr.report.published import published
+from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
 
 SWEPT = ("num_virtual", "seed", "bytes", "seconds")
 NUM_CLIENTS = ("partition.num_clients", "training.client_fraction")
-
-
 STAR = "paper, 100 × 10"
-"""Rounds × local epochs of all that the paper shows of CIFAR-10."""
+"""Rounds × local epochs of the paper's numbers on CIFAR-10."""
+VIRTUAL = {number: f"ccvr-m{number}" for number in (50, 100, 500, 1000, 2000)}
+REAL = {"none": UNCALIBRATED, "100": "oracle-partial-100", "1000": "oracle-partial-1000", "all": "oracle"}
 
 
-def _column(run: RunFiles, *, clients: int | None = paper.NUM_CLIENTS) -> int | None:
-    """Where the paper's tables have the run's data, owners and model, in ``clients`` of which all take part."""
-    fits = run.setting("model.name") == paper.MODEL and run.setting("partition.kind") == "dirichlet"
-    if clients is not None:
-        taking_part = run.setting("partition.num_clients"), run.setting("training.client_fraction", 1.0)
-        fits &= taking_part == (clients, 1.0)
-    return paper.column(run.setting("data.name"), run.setting("partition.alpha")) if fits else None
+def _cell(run: RunFiles) -> str:
+    """The name that the paper's tables would have for the run's data, owners and algorithm."""
+    known = run.setting("model.name") == "simple-cnn" and run.setting("partition.kind") == "dirichlet"
+    return f"{run.setting('data.name')}-a{run.setting('partition.alpha')}-{run.algorithm}" if known else ""
+
+
+def _published(run: RunFiles, table: str, head: str) -> float | None:
+    """The paper's accuracy of a head with ten clients of which all train; None where it has no such number."""
+    clients = run.setting("partition.num_clients"), run.setting("training.client_fraction", 1.0)
+    found = published(table).get((_cell(run), head)) if clients == (10, 1.0) else None
+    return None if found is None else found.mean
 
 
 def virtual_features(run: RunFiles) -> list[Panel]:
@@ -50,10 +55,8 @@ def virtual_features(run: RunFiles) -> list[Panel]:
         return []
     figure, axes = lines(series, "virtual features per class", "test accuracy, %", unit=" %", whole=False)
     axes.axhline(run.before, color=INK, linestyle=":", label=UNCALIBRATED)
-    column = _column(run)
-    theirs: list[tuple[float, float]] = []
-    if column is not None and run.algorithm in paper.VIRTUAL:
-        theirs = [(n, row[column]) for n, row in paper.VIRTUAL[run.algorithm].items()]
+    theirs = [(float(n), y) for n, head in VIRTUAL.items() if (y := _published(run, "table3", head)) is not None]
+    if theirs:
         stars(axes, theirs, name=STAR)
     log_ticks(axes, (x for points in [*series.values(), theirs] for x, _ in points))
     if len(series) == 1:
@@ -83,10 +86,11 @@ def clients(runs: Sequence[RunFiles]) -> list[Panel]:
             "after": [(float(n), mean(each.after for each in group)) for n, group in sorted(found.items())],
         }
         figure, axes = lines(series, "clients", "test accuracy, %", unit=" %")
-        if _column(run, clients=None) == paper.ALPHAS.index(0.1) and run.algorithm in paper.CLIENTS:
-            rows = paper.CLIENTS[run.algorithm].items()
-            stars(axes, [(n, before) for n, (before, _) in rows], BEFORE, f"{STAR}, before")
-            stars(axes, [(n, after) for n, (_, after) in rows], AFTER, f"{STAR}, after")
+        for head, colour, when in ((UNCALIBRATED, BEFORE, "before"), ("ccvr", AFTER, "after")):
+            cells = {10: _cell(run), 50: f"{_cell(run)}-n50", 100: f"{_cell(run)}-n100"}
+            paper = {n: published("table4").get((cell, head)) for n, cell in cells.items()}
+            if any(paper.values()):
+                stars(axes, [(n, each.mean) for n, each in paper.items() if each], colour, f"{STAR}, {when}")
         words = ", ".join(
             f"{b[0]:g} clients {b[1]:.2f} % → {a[1]:.2f} %" for b, a in zip(*series.values(), strict=True)
         )
@@ -110,10 +114,10 @@ def amounts(run: RunFiles) -> list[Panel]:
     points = {"none": run.before} | {amount: mean(values) for amount, values in found.items()}
     places = {amount: place for place, amount in enumerate(points)}
     figure, axes = lines({"run": [(float(places[k]), v) for k, v in points.items()]}, "", "test accuracy, %", unit=" %")
-    column = _column(run)
-    if column is not None and run.algorithm in paper.AMOUNTS:
-        theirs = {"none": paper.BEFORE[run.algorithm], **paper.AMOUNTS[run.algorithm]}
-        stars(axes, [(places[k], row[column]) for k, row in theirs.items() if k in places], name=STAR)
+    paper = {places[amount]: _published(run, "table5", head) for amount, head in REAL.items() if amount in places}
+    theirs = [(float(x), y) for x, y in paper.items() if y is not None]
+    if theirs:
+        stars(axes, theirs, name=STAR)
         legend(figure, axes)
     axes.set_xticks(list(places.values()), list(places))
     axes.set_xlabel("real samples per class")
@@ -128,7 +132,7 @@ def separability(runs: Sequence[RunFiles]) -> list[Panel]:
     labels = [label for label in dict.fromkeys(every) if every.count(label) > 1 or len(found) == 1]
     if not labels:
         return []
-    figure, axes = sheet(3.4 + 0.16 * len(labels))
+    figure, axes = new_axes(3.4 + 0.16 * len(labels))
     words = []
     for label, pen in zip(labels, pens(), strict=False):
         axes.plot([], [], color=pen.colour, linewidth=5, label=shown(label))

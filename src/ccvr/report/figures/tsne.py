@@ -10,7 +10,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import MAX_NAMES, Panel, sheet
+from ccvr.report.figures.panel import MAX_NAMES, Panel, new_axes
 from ccvr.report.palette import COLOURS, PAPER
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
@@ -47,7 +47,7 @@ def tsne(run: RunFiles) -> list[Panel]:
         right = 100 * float(np.mean(arrays[key] == truth))
         some = f", of which {len(drawn):,} are drawn" if len(drawn) < len(points) else ""
         alt = f"t-SNE of {len(points):,} test features{some}, coloured by {title}; {right:.1f} % agree with the truth."
-        figure, axes = sheet(4.3)
+        figure, axes = new_axes(4.3)
         found = arrays[key][drawn]
         for pen in sorted({label % NUM_PENS for label in classes}):
             _cloud(axes, points[drawn], found % NUM_PENS == pen, pen)

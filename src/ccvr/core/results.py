@@ -1,0 +1,157 @@
+"""results.json: the scores of a finished run. One schema for runs, reports and records."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
+
+import numpy as np
+
+from ccvr.core.arrays import Array
+from ccvr.core.errors import RunError
+
+UNCALIBRATED = "uncalibrated"
+"""The label of the head as training left it."""
+
+
+class ClientScores(TypedDict):
+    """Mean, minimum and 10th percentile over clients; None where there is no client to score."""
+
+    mean: float | None
+    worst: float | None
+    p10: float | None
+
+
+class Results(TypedDict):
+    """The content of results.json. Scores are in percent of the test set, by label of the head."""
+
+    accuracy: dict[str, float]
+    per_class_recall: dict[str, list[float | None]]
+    """In the order of ``class_names``; None for a class without test samples."""
+    client_accuracy: dict[str, ClientScores]
+    """Under each client's own label mix."""
+    calibrations: dict[str, dict[str, Any]]
+    """``method``, its options, ``seed``, ``statistics``, ``absent_classes``, ``bytes`` and ``seconds``."""
+    deployed: str
+    """The label of the head in the run's model."""
+    class_names: list[str]
+    num_clients: NotRequired[int]
+    validation_accuracy: NotRequired[dict[str, float]]
+    """On the clients' held-out samples."""
+    selection: NotRequired[dict[str, Any]]
+    missing: NotRequired[dict[str, dict[str, str]]]
+    """Question → absent client → reason."""
+    personal_accuracy: NotRequired[ClientScores]
+    """Each client's own model on its held-out samples."""
+
+
+def empty_results(class_names: Sequence[str], num_clients: int) -> Results:
+    """The results of a run before its first head is scored, with the keys in the order of the file."""
+    return {
+        "accuracy": {},
+        "per_class_recall": {},
+        "client_accuracy": {},
+        "calibrations": {},
+        "deployed": UNCALIBRATED,
+        "class_names": list(class_names),
+        "num_clients": num_clients,
+    }
+
+
+BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")
+
+
+def with_heads(own: Results, other: Results, labels: Mapping[str, str]) -> Results:
+    """``own`` and some heads of ``other``; ``labels`` maps their labels there to their labels in the union."""
+    union: dict[str, Any] = {**own}
+    for key in BY_HEAD:
+        found: Any = other.get(key, {})
+        added = {new: found[old] for old, new in labels.items() if old in found}
+        if added or key in own:
+            union[key] = {**union.get(key, {}), **added}
+    return cast(Results, union)
+
+
+def client_accuracy(correct: Array, total: Array, label_counts: Array) -> ClientScores:
+    """Accuracy under each client's own label mix, Σ_c p_kc recall_c.
+
+    Classes without test samples are left out of the mix.
+
+    Args:
+        correct: test samples that the head gets right, by class [C].
+        total: all test samples, by class [C].
+        label_counts: training samples of each client, by class [K, C].
+    """
+    recall = correct / np.maximum(total, 1)
+    weights = label_counts * (total > 0)
+    mixes = weights[weights.sum(1) > 0]
+    return client_scores(100 * (mixes @ recall) / mixes.sum(1))
+
+
+def client_scores(accuracies: Array) -> ClientScores:
+    """Mean, minimum and 10th percentile of the clients' accuracies [K], in percent.
+
+    Example:
+    >>> client_scores(np.array([50.0, 100.0]))
+    {'mean': 75.0, 'worst': 50.0, 'p10': 55.0}
+    """
+    if not len(accuracies):
+        return {"mean": None, "worst": None, "p10": None}
+    found = accuracies.mean(), accuracies.min(), np.percentile(accuracies, 10)
+    mean, worst, p10 = (round(float(each), 4) for each in found)
+    return {"mean": mean, "worst": worst, "p10": p10}
+
+
+def check_results(content: object, path: Path, remedy: str) -> Results:
+    """Return parsed JSON as results.
+
+    Raises:
+        RunError: a key is absent, a value has another type, or a head lacks a score.
+    """
+    fact = _mistyped(content, Results, "its content")
+    results = cast(Results, content)
+    if fact or (fact := _incomplete(results)):
+        raise RunError(f"{path} is damaged: {fact}. {remedy}")
+    return results
+
+
+def _incomplete(results: Results) -> str | None:
+    """The first score that a head lacks."""
+    for label in [UNCALIBRATED, results["deployed"], *results["accuracy"]]:
+        scores = {key: results[key] for key in ("accuracy", "per_class_recall", "client_accuracy")}
+        for key, by_head in scores.items():
+            if label not in by_head:
+                return f"{key} has no head {label!r:.60}"
+        found, expected = len(results["per_class_recall"][label]), len(results["class_names"])
+        if found != expected:
+            return f"per_class_recall[{label!r:.60}] has {found} values for {expected} classes"
+    nameless = [label for label, row in results["calibrations"].items() if not isinstance(row.get("method"), str)]
+    return f"calibrations[{nameless[0]!r:.60}] has no method" if nameless else None
+
+
+NAMES = {str: "text", int: "a whole number", float: "a finite number", list: "a list", dict: "an object"}
+
+
+def _mistyped(value: Any, hint: Any, where: str) -> str | None:
+    """The first place at which a JSON value does not have its type. Recurses as deep as the type, not as the value."""
+    kind, options = get_origin(hint) or hint, get_args(hint)
+    if hint is Any or (kind is UnionType and value is None):
+        return None
+    if kind is UnionType:
+        return _mistyped(value, options[0], where)
+    typed = get_type_hints(hint) if is_typeddict(hint) else {}
+    kind = dict if typed else kind
+    is_finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    if not (is_finite if kind is float else type(value) is kind):
+        shown = NAMES[type(value)] if isinstance(value, list | dict) else repr(value)
+        return f"{where} is {shown:.60}, not {NAMES[kind]}"
+    parts: list[tuple[Any, Any, str]] = []
+    if typed:
+        if absent := hint.__required_keys__ - value.keys():
+            return f'{where} has no "{min(absent)}"'
+        parts = [(value[key], each, key) for key, each in typed.items() if key in value]
+    elif options:
+        items = value.items() if kind is dict else enumerate(value)
+        parts = [(item, options[-1], f"{where}[{key!r:.60}]") for key, item in items]
+    return next((fact for part in parts if (fact := _mistyped(*part))), None)

@@ -1,0 +1,124 @@
+"""results.json: one schema, read with checks and written in the same order."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ccvr.core.errors import RunError
+from ccvr.core.results import check_results, client_accuracy, empty_results, with_heads
+from ccvr.core.run import RunFolder
+from tests.report.conftest import results
+
+RECORDS = sorted((Path(__file__).parents[2] / "results").rglob("*-s*.json"))
+
+
+def changed(*path: str, value: Any) -> Any:
+    """Results in which the value at a path is another; ``...`` deletes it."""
+    made = json.loads(json.dumps(results()))
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    if value is ...:
+        del inner[path[-1]]
+    return made
+
+
+def test_every_record_of_ours_fits_the_schema() -> None:
+    assert len(RECORDS) > 30
+    for path in RECORDS:
+        content = json.loads(path.read_text(encoding="utf-8"))["results"]
+        assert check_results(content, path, "") == content
+
+
+def test_what_is_written_is_read_with_the_same_keys_in_the_same_order(tmp_path: Path) -> None:
+    folder, said = RunFolder(tmp_path), check_results(results(), tmp_path, "")
+    said["validation_accuracy"] = {"ccvr": 1.5}
+    said["missing"] = {"train": {"3": "it is silent"}}
+    said["personal_accuracy"] = {"mean": 80.0, "worst": None, "p10": 50.25}
+    folder.write_results(said)
+    assert list(folder.read_results().items()) == list(said.items())
+    folder.write_json(folder.results, {**said, "later": [1]})
+    assert list(folder.read_results())[-1] == "later", "keys of later versions stay"
+
+
+def test_the_keys_of_a_new_run() -> None:
+    keys = ["accuracy", "per_class_recall", "client_accuracy", "calibrations", "deployed", "class_names", "num_clients"]
+    assert list(empty_results(("cat", "dog"), 3)) == keys
+
+
+@pytest.mark.parametrize(
+    ("content", "fact"),
+    [
+        ([], "its content is a list, not an object"),
+        (None, "its content is None, not an object"),
+        (changed("deployed", value=...), 'its content has no "deployed"'),
+        (changed("deployed", value=7), "deployed is 7, not text"),
+        (changed("deployed", value="ridge"), "accuracy has no head 'ridge'"),
+        (changed("accuracy", "uncalibrated", value=...), "accuracy has no head 'uncalibrated'"),
+        (changed("accuracy", value=[]), "accuracy is a list, not an object"),
+        (changed("accuracy", "ccvr", value="67"), "accuracy['ccvr'] is '67', not a finite number"),
+        (changed("accuracy", "ccvr", value=None), "accuracy['ccvr'] is None, not a finite number"),
+        (changed("accuracy", "ccvr", value=True), "accuracy['ccvr'] is True, not a finite number"),
+        (changed("accuracy", "ccvr", value=float("nan")), "accuracy['ccvr'] is nan, not a finite number"),
+        (changed("accuracy", "ccvr", value=10**400), f"accuracy['ccvr'] is 1{'0' * 59}, not a finite number"),
+        (changed("accuracy", "new\nline", value=1), r"per_class_recall has no head 'new\nline'"),
+        (changed("per_class_recall", "ccvr", value=[1.0]), "per_class_recall['ccvr'] has 1 values for 3 classes"),
+        (changed("per_class_recall", "ccvr", value=7), "per_class_recall['ccvr'] is 7, not a list"),
+        (
+            changed("per_class_recall", "ccvr", value=[1.0, [], 2.0]),
+            "per_class_recall['ccvr'][1] is a list, not a finite number",
+        ),
+        (changed("client_accuracy", "ccvr", value=...), "client_accuracy has no head 'ccvr'"),
+        (changed("client_accuracy", "ccvr", "p10", value=...), "client_accuracy['ccvr'] has no \"p10\""),
+        (changed("calibrations", "ccvr", "method", value=...), "calibrations['ccvr'] has no method"),
+        (changed("class_names", value=["cat", 1, "dog"]), "class_names[1] is 1, not text"),
+        (changed("missing", value={"train": ["3"]}), "missing['train'] is a list, not an object"),
+        (changed("personal_accuracy", value={"mean": 1.0}), 'personal_accuracy has no "p10"'),
+    ],
+)
+def test_damage_is_one_line_with_the_fact_and_the_remedy(content: Any, fact: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.results.write_text(json.dumps(content))
+    with pytest.raises(RunError) as error:
+        folder.read_results()
+    message = str(error.value)
+    assert message.startswith(f"{folder.results} is damaged: {fact}. Delete it and make it again with `ccvr resume ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 200 + "1" + "}" * 200, "1" * 5000, "{", "\x00"])
+def test_no_text_raises_anything_else(text: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.results.write_text(text)
+    with pytest.raises(RunError, match=r"results\.json cannot be read \(.*\)\. Delete it"):
+        folder.read_results()
+
+
+def test_heads_of_another_file_get_their_new_labels() -> None:
+    own, other = (check_results(results(after=after), Path(), "") for after in (67.0, 68.0))
+    other["validation_accuracy"] = {"ccvr": 5.0}
+    union = with_heads(own, other, {"ccvr": "ccvr-2"})
+    assert union["accuracy"] == {"uncalibrated": 61.5, "ccvr": 67.0, "oracle": 70.0, "ccvr-2": 68.0}
+    assert union["validation_accuracy"] == {"ccvr-2": 5.0}
+    assert check_results(union, Path(), "") == union
+    assert "ccvr-2" not in own["accuracy"], "the arguments stay as they were"
+
+
+def test_client_accuracy_is_recall_under_the_clients_own_label_mix() -> None:
+    mixes = np.array([[4, 0, 0], [1, 1, 2], [0, 0, 7]])
+    per_client = [90.0, (0.9 + 0.5 + 2 * 0.1) / 4 * 100, 10.0]
+    found = client_accuracy(np.array([9, 5, 1]), np.array([10, 10, 10]), mixes)
+    assert found["mean"] == pytest.approx(np.mean(per_client), abs=1e-4)
+    assert found["worst"] == pytest.approx(10.0)
+    assert found["p10"] == pytest.approx(np.percentile(per_client, 10), abs=1e-4)
+
+
+def test_a_class_without_test_samples_is_left_out_of_the_mix() -> None:
+    found = client_accuracy(np.array([5, 0]), np.array([10, 0]), np.array([[1, 99], [0, 5]]))
+    assert found == {"mean": 50.0, "worst": 50.0, "p10": 50.0}
+    nothing = client_accuracy(np.array([0]), np.array([0]), np.array([[5]]))
+    assert nothing == {"mean": None, "worst": None, "p10": None}
