@@ -27,7 +27,7 @@ from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.engine import require_no_oracles
 from ccvr.flower.log_protocol import event_of
-from ccvr.flower.stopping import can_end_all, deaf, end, end_all, heeding_signals
+from ccvr.flower.stopping import end, end_all, ignore_signals, stop_on_signals
 
 BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
@@ -71,7 +71,7 @@ def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = Fal
     }
     if not spec.flower.superlink and not resume:
         RunFolder(out.expanduser()).require_room(overwrite=overwrite)  # a federation's is where its SuperLink is
-    with heeding_signals(), _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
+    with stop_on_signals(), _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
         file = Path(folder) / "run.toml"
         file.write_text(tomli_w.dumps(config), encoding="utf-8")
         yield from _events(link, file, token)
@@ -139,7 +139,7 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
             sizes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={processes}"
             yield Link("ccvr", environment, ("--federation-config", sizes), is_ours=True)
         finally:
-            deaf()
+            ignore_signals()
             end_all(f"FLWR_HOME={home}")
             if process is not None:
                 end(process)
@@ -176,8 +176,8 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
         is_over = True  # or its log broke off, and then we do not know better than Flower
     finally:
         if not is_over:
-            deaf()
-            if number and not (link.is_ours and can_end_all()):
+            ignore_signals()
+            if number and not link.is_ours:
                 _flwr(link, "stop", number, link.name)
         process.stdout.close()
         end(process)
