@@ -26,10 +26,10 @@ from ccvr.experiment.pipeline import resume, run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import CheckpointSpec, FlowerSpec, Spec
 from ccvr.experiment.statistics_cache import StatisticsCache
+from ccvr.flower.client_app import NodeStates
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
-from ccvr.flower.node_state import NodeMemories
 from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
@@ -183,15 +183,15 @@ def test_memories_are_in_the_nodes_state_alone(tmp_path):
 
 
 def test_a_memory_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
-    memories = NodeMemories(RecordDict(), last=3)
+    states = NodeStates(RecordDict(), last=3)
     kept = {n: {"w": torch.full((2, 3), float(n)), "n": torch.tensor(n)} for n in (1, 3, 7, 10)}
-    for number, memory in kept.items():
-        memories.write(0, number, memory)
+    for number, state in kept.items():
+        states.write(0, number, state)
     for number in (3, 10):
-        assert all(torch.equal(memories.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
+        assert all(torch.equal(states.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
     for number in (1, 7, 8):
-        with pytest.raises(RunError, match=f"client 0 has no memory of round {number}"):
-            memories.read(0, number)
+        with pytest.raises(RunError, match=f"client 0 has no state of round {number}"):
+            states.read(0, number)
 
 
 def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server_knows(tmp_path):
@@ -217,7 +217,7 @@ def test_memories_that_are_lost_are_told(tmp_path):
             break
     events.close()
     again = Loopback(client_app, 3)
-    with pytest.raises(FederationError, match=r"0 of 3 clients answered round 2.*has no memory of round 1"):
+    with pytest.raises(FederationError, match=r"0 of 3 clients answered round 2.*has no state of round 1"):
         list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup)))
     assert last_state(tmp_path / "run", 1).round == 1  # the trained model is still there
 
@@ -683,7 +683,7 @@ def spoilt(state, how):
         (lambda s: {"parameters": spoilt(s, lambda w: w.double())}, "not those of the model"),
         (lambda s: {"parameters": {}}, "not those of the model"),
         (lambda s: {"buffers": {**s.buffers, "more": torch.ones(1)}}, "not those of the model"),
-        (lambda s: {"num_examples": 5}, "it trained on 5 images; 4 are its own"),
+        (lambda s: {"num_examples": 5}, "it trained on 5 samples; 4 are its own"),
         (lambda s: {"payload": {"delta": torch.tensor([1.0, float("inf")])}}, "delta is not finite"),
         (lambda s: {"parameters": spoilt(s, lambda w: w.sign() * 3e38)}, "head.weight is as large as 3e.38"),
         (lambda s: {"buffers": {name: t + 1e19 for name, t in s.buffers.items()}}, "is as large as 1e.19"),

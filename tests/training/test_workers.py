@@ -368,11 +368,11 @@ def test_no_room_for_the_images_is_one_line(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.SharedClients, "write", full)
+    monkeypatch.setattr(module.MappedClients, "write", full)
     with pytest.raises(TrainingError) as error:
         pool(2, many_clients((4, 4)), SPEC, tmp_path).__enter__()
     assert str(error.value) == (
-        f"no room for the images in {tmp_path}: [Errno 28] No space left on device. Set TMPDIR."
+        f"no room for the samples in {tmp_path}: [Errno 28] No space left on device. Set TMPDIR."
     )
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 

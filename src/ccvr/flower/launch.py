@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 import tomli_w
 
@@ -43,7 +44,7 @@ SILENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Flower and Ray call nobody."""
+"""Flower and Ray install nothing and send nothing over the network."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def _link(spec: Spec) -> contextlib.AbstractContextManager[Link]:
         require_no_oracles(spec)
         if _address(name).startswith(":local"):
             raise SpecError(
-                f'flower.superlink is "{name}", for which Flower starts a SuperLink that nobody ends. '
+                f'flower.superlink is "{name}", for which Flower starts a SuperLink that does not end. '
                 "Leave it out: then the simulation has one of its own."
             )
         return contextlib.nullcontext(Link(name, _environment()))
@@ -126,15 +127,12 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
             "--host",
             "127.0.0.1",
             "--port",
-            str(port),
+            f"{port}",
         ]
-        said = Path(home, "superlink.log")
-        process = None
+        said, process = Path(home, "superlink.log"), None
         try:
             with said.open("w") as log:
-                process = subprocess.Popen(
-                    command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
+                process = Popen(command, env=environment, stdout=log, stderr=STDOUT, start_new_session=True)
             _await_health(port, process, said)
             sizes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={processes}"
             yield Link("ccvr", environment, ("--federation-config", sizes), is_ours=True)
@@ -148,15 +146,14 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
 def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
     """What Flower's log says of our run, until it ends."""
     command = [_program("flwr"), "run", str(BUNDLE), link.name, "--stream", "--run-config", str(config), *link.settings]
-    process = subprocess.Popen(
+    process = Popen(
         command,
         env=link.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        stdout=PIPE,
+        stderr=STDOUT,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # Ctrl-C is ours to deal with
+        start_new_session=True,  # Ctrl-C reaches this process alone
     )
     assert process.stdout is not None
     number, is_over, is_finished, said = "", False, False, deque[str](maxlen=200)
@@ -173,7 +170,7 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
             if event is not None:
                 is_finished = isinstance(event, Finished)
                 yield event
-        is_over = True  # or its log broke off, and then we do not know better than Flower
+        is_over = True  # or its log broke off; Flower knows
     finally:
         if not is_over:
             ignore_signals()
@@ -182,27 +179,21 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
         process.stdout.close()
         end(process)
     if not is_finished:
-        raise FederationError(_why_no_result(link, number, said))
-
-
-def _why_no_result(link: Link, number: str, said: Iterable[str]) -> str:
-    status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
-    if re.search(r'"status": "(starting|running)', status):
-        return f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
-    return f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says."
+        status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
+        if re.search(r'"status": "(starting|running)', status):
+            raise FederationError(
+                f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
+            )
+        raise FederationError(f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says.")
 
 
 def _flwr(link: Link, *arguments: str) -> str:
-    """What a command of Flower's prints, if it gets an answer at all."""
+    """The output of a command of Flower's; empty if it takes too long."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     try:
+        # In a session of its own, which a second Ctrl-C does not reach.
         done = subprocess.run(
-            command,
-            env=link.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            start_new_session=True,  # a second Ctrl-C must not reach it
+            command, env=link.environment, capture_output=True, text=True, timeout=60, start_new_session=True
         )
     except subprocess.TimeoutExpired:
         return ""
@@ -236,7 +227,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await_health(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await_health(port: int, process: Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_LIMIT
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):

@@ -51,7 +51,7 @@ class RoundState:
 
 
 def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[IntArray]:
-    """Who trains in each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
+    """The clients of each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
     rng = stream(seed, "cohorts")
     size = spec.cohort(num_clients)
     return [np.sort(rng.choice(num_clients, size, replace=False)) for _ in range(spec.rounds)]
@@ -72,7 +72,7 @@ def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
 
 
 def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
-    """The model without what stays with the clients."""
+    """The model without the tensors that stay with the clients."""
     algorithm = find_algorithm(spec.algorithm)
     return ModelState(shared(algorithm, model.parameters), shared(algorithm, model.buffers))
 
@@ -125,7 +125,7 @@ def _with(before: Tensors, made: Mapping[str, Tensor]) -> Tensors:
 def _noted(
     results: Iterable[LocalResult], reports: list[ClientReport], remembered: dict[int, int], round: int
 ) -> Iterator[LocalResult]:
-    """The same results; on their way it is noted how each client did, and who has a new memory."""
+    """Yield the same results; add each client's report and the round of its new state."""
     for result in results:
         reports.append(ClientReport(result.client, result.num_examples, result.num_steps, result.metrics))
         if result.remembers:

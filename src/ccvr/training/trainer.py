@@ -1,4 +1,4 @@
-"""Who trains a cohort: this process, client after client. Workers do the same in several (workers.py)."""
+"""Trains a cohort in this process, client after client; workers.py does the same in several processes."""
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,7 @@ class OneByOne:
             yield self.train_one(client, sent, remembered.get(client.id), round=round).copied()
 
     def train_one(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> LocalResult:
-        """One client, whose memory is on disk before its result is anybody's. The tensors are the model's."""
+        """Train one client. Its state is on disk before its result is returned; the tensors are the model's."""
         with _naming(client, round), _one_thread():
             memory = {} if last is None else self.memories.read(client.id, last)
             algorithm = find_algorithm(self.spec.algorithm)
@@ -62,7 +62,7 @@ class OneByOne:
 
 @contextmanager
 def _naming(client: Client, round: int) -> Iterator[None]:
-    """Make one line of whatever a user's model or algorithm raises: which client, when, where, what."""
+    """Turn an exception of a user's model or algorithm into one line: client, round, place, reason."""
     try:
         yield
     except CcvrError:
@@ -81,11 +81,10 @@ def _naming(client: Client, round: int) -> Iterator[None]:
 def _one_thread() -> Iterator[None]:
     """Train as a worker does: another number of threads may round otherwise."""
     before = torch.get_num_threads()
-    if before == 1:
-        yield  # in a worker: torch tells every library each time it is told
-        return
-    torch.set_num_threads(1)
+    if before != 1:  # in a worker it is: each call of set_num_threads costs time
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if before != 1:
+            torch.set_num_threads(before)
