@@ -94,7 +94,7 @@ def test_every_algorithm_ends_in_the_same_model(name, tmp_path):
     on_flower(spec, tmp_path / "flower")
     here, there = (last_state(tmp_path / each, spec.training.rounds) for each in ("here", "flower"))
     assert furthest(there.parameters | there.buffers, here.parameters | here.buffers) <= 1e-5
-    assert there.memories == here.memories
+    assert there.client_rounds == here.client_rounds
     assert same(there.parameters, here.parameters)  # in one process: the bits
 
 
@@ -171,10 +171,10 @@ def test_results_are_folded_in_the_cohorts_order(monkeypatch):
     assert counts == [len(setup.kept.shards[k]) for k in (2, 1, 0)]  # statistics as they come
 
 
-# --- memories ---------------------------------------------------------------------------------------------------------
+# --- states -----------------------------------------------------------------------------------------------------------
 
 
-def test_memories_are_in_the_nodes_state_alone(tmp_path):
+def test_states_are_in_the_nodes_state_alone(tmp_path):
     grid = Loopback(client_app, 3)
     on_flower(with_training(algorithm="moon"), tmp_path / "run", grid)
     assert not (tmp_path / "run" / "memories").exists()
@@ -182,7 +182,7 @@ def test_memories_are_in_the_nodes_state_alone(tmp_path):
     assert all("memory" not in name for message in grid.sent for name in message.content.get("ccvr.blobs", {}))
 
 
-def test_a_memory_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
+def test_a_state_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
     states = NodeStates(RecordDict(), last=3)
     kept = {n: {"w": torch.full((2, 3), float(n)), "n": torch.tensor(n)} for n in (1, 3, 7, 10)}
     for number, state in kept.items():
@@ -194,7 +194,7 @@ def test_a_memory_is_read_as_it_was_written_and_the_one_that_the_server_knows_st
             states.read(0, number)
 
 
-def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server_knows(tmp_path):
+def test_a_client_whose_results_are_lost_goes_on_with_the_state_that_the_server_knows(tmp_path):
     def lost(message):
         client_app(message, grid.contexts[101])
         return crashed(message)
@@ -206,7 +206,7 @@ def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server
     assert sorted(grid.contexts[101].state) == ["ccvr-memory/1/1", "ccvr-memory/1/5"]
 
 
-def test_memories_that_are_lost_are_told(tmp_path):
+def test_states_that_are_lost_are_reported(tmp_path):
     """A new run of Flower's has no state of the one before."""
     grid = Loopback(client_app, 3)
     events = start(
@@ -649,7 +649,7 @@ def metrics_of(state, loss=0.5, seconds=0.1):
 def result_of(state, loss=0.5, seconds=0.1, **changes):
     metrics = metrics_of(state, loss, seconds)
     result = LocalResult(
-        1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, remembers=True
+        1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, has_state=True
     )
     return replace(result, **changes)
 

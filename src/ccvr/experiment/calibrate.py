@@ -49,7 +49,7 @@ def score_personal(results: Results, setup: Setup, engine: Engine, folder: RunFo
             "for example 0.15, to score each client's own model"
         )
         return
-    counts = engine.personal_scores(state, memories=ClientStates(folder.memories))
+    counts = engine.personal_scores(state, states=ClientStates(folder.memories))
     results["personal_accuracy"] = found = personal_accuracy(list(counts))
     yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")
 

@@ -67,7 +67,7 @@ class FlowerEngine:
         federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
-    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         data = TrainingSamples(self.setup.dataset.train)  # not augmented: no client trains here
         clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
         spec = self.setup.spec
@@ -76,18 +76,18 @@ class FlowerEngine:
             clients,
             spec.training,
             seed=spec.seed,
-            memories=memories,
+            states=states,
             resume=resume,
             trainer=self,
             unlabelled=self.setup.unlabelled,
         )
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         """The results of the clients that answer, in the cohort's order."""
         blobs, clients = {"sent": sent_bytes(sent)}, {client.id: client for client in cohort}
-        contents = {k: pack(blobs, spec=self._spec, round=round, last=remembered.get(k, 0)) for k in clients}
+        contents = {k: pack(blobs, spec=self._spec, round=round, last=client_rounds.get(k, 0)) for k in clients}
 
         def read(client: int, answer: RecordDict) -> LocalResult:
             return result_from_bytes(blob_of(answer, "result"), clients[client], sent)
@@ -111,9 +111,9 @@ class FlowerEngine:
         owned = self._owned(self.setup.held_out)
         yield from ask_scores(asked, self._state(model), "head", heads, number, owned, spec=self._spec)
 
-    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         blobs = {"sent": sent_bytes(sent_state(state, self.setup.spec.training))}
-        contents = {k: pack(blobs, spec=self._spec, last=state.memories.get(k, 0)) for k in self.federation.nodes}
+        contents = {k: pack(blobs, spec=self._spec, last=state.client_rounds.get(k, 0)) for k in self.federation.nodes}
         number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
         yield from ask_personal(self.federation, contents, number, owned)
 

@@ -37,7 +37,7 @@ def result_bytes(result: LocalResult) -> bytes:
         format=RESULT,
         num_examples=result.num_examples,
         num_steps=result.num_steps,
-        remembers=result.remembers,
+        remembers=result.has_state,
         loss=result.metrics.loss,
         seconds=result.metrics.seconds,
     )
@@ -70,7 +70,7 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
             loss=_number(header, "loss", -MAX_LOSS, MAX_LOSS),
             seconds=_number(header, "seconds", 0, MAX_SECONDS),
         ),
-        remembers=header.get("remembers") is True,
+        has_state=header.get("remembers") is True,
     )
 
 

@@ -16,12 +16,12 @@ UNREADABLE = (UnreadableTensors, KeyError, TypeError, ValueError, OSError)
 
 
 def checkpoint_bytes(state: RoundState, settings: Mapping[str, Any]) -> bytes:
-    """Everything that the next round depends on, but the memories, which are files of their own.
+    """Everything that the next round depends on, except the clients' states, which are files of their own.
 
     ``settings`` are the fields, by dotted name, that the state was trained with.
     """
-    tensors, memories = joined({group: getattr(state, group) for group in GROUPS}), sorted(state.memories.items())
-    return tensors_to_bytes(tensors, format=FORMAT, round=state.round, memories=memories, settings=dict(settings))
+    tensors, rounds = joined({group: getattr(state, group) for group in GROUPS}), sorted(state.client_rounds.items())
+    return tensors_to_bytes(tensors, format=FORMAT, round=state.round, memories=rounds, settings=dict(settings))
 
 
 def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> RoundState:
@@ -48,8 +48,8 @@ def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     return others | {f"{mark}{name}": value for name, value in {"step": "torch", **upgraded(training)}.items()}
 
 
-def named_memories(path: Path) -> list[tuple[int, int]]:
-    """The memories that a checkpoint names, as (client, round): read from its first bytes alone."""
+def named_states(path: Path) -> list[tuple[int, int]]:
+    """The client states that a checkpoint names, as (client, round): read from its first bytes alone."""
     return _read_header(path)[0]
 
 

@@ -1,4 +1,4 @@
-"""One client's part of a round: a pure function of the global model, the client's samples and its memory."""
+"""One client's part of a round: a pure function of the global model, the client's samples and its state."""
 
 import math
 import time
@@ -33,7 +33,7 @@ def train_client(
     scratch: Scratch[SplitModel],
     received: GlobalState,
     client: Client,
-    memory: Tensors,
+    state: Tensors,
     algorithm: Algorithm,
     spec: TrainingSpec,
     *,
@@ -42,17 +42,17 @@ def train_client(
 ) -> LocalResult:
     """Train a model of the right shape, whatever it holds, from the received state on one client's samples.
 
-    Tensors that the algorithm keeps private come from the client's memory, and at its first time from the model as it
+    Tensors that the algorithm keeps private come from the client's state, and at its first time from the model as it
     was built. The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    private = {**scratch.first, **private_part(memory)}
-    model = personal_model(scratch, received, memory)
+    private = {**scratch.first, **private_part(state)}
+    model = personal_model(scratch, received, state)
     _require_trainable(model, client, spec)
     context = _context(model, received, private, client, spec, round)
-    is_grouped = any(group_of(memory, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
-    own = group_of(memory, ALGORITHM) if is_grouped else memory  # states of old versions have no groups
-    objectives = {ALGORITHM: algorithm.objective(context.remembering(own))}
+    is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
+    own = group_of(state, ALGORITHM) if is_grouped else state  # states of old versions have no groups
+    objectives = {ALGORITHM: algorithm.objective(context.with_state(own))}
     if spec.clsprox:
         objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -73,22 +73,22 @@ def train_client(
     parameters, buffers = (shared(algorithm, tensors) for tensors in everything)
     outcomes = {name: objective.finish(num_steps) for name, objective in objectives.items()}
     payload: Tensors = {name: plain(tensor) for name, tensor in outcomes[ALGORITHM].payload.items()}
-    groups = {group: outcome.memory for group, outcome in outcomes.items()}
+    groups = {group: outcome.state for group, outcome in outcomes.items()}
     groups[PRIVATE] = {name: tensors[name] for tensors in everything for name in tensors if name in private}
     kept = {name: plain(tensor) for name, tensor in joined(groups).items()}
     metrics = LocalMetrics.of(received, parameters, payload, loss=loss, seconds=time.perf_counter() - started)
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def personal_model(scratch: Scratch[SplitModel], received: ModelState, memory: Tensors) -> SplitModel:
+def personal_model(scratch: Scratch[SplitModel], received: ModelState, state: Tensors) -> SplitModel:
     """The model as one client has it: what it received, and the tensors that stayed with it."""
-    private = {**scratch.first, **private_part(memory)}
+    private = {**scratch.first, **private_part(state)}
     return scratch.load(received.parameters, received.buffers, *([private] if private else []))
 
 
-def private_part(memory: Tensors) -> Tensors:
+def private_part(state: Tensors) -> Tensors:
     """The model's tensors that stayed with a client, by their names."""
-    return group_of(memory, PRIVATE)
+    return group_of(state, PRIVATE)
 
 
 def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -128,7 +128,7 @@ def _context(
     return LocalContext(
         model=model,
         received=_on(device, {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}),
-        memory={},
+        state={},
         broadcast=_on(device, received.broadcast),
         all_labels=client.data.samples.labels,
         indices=client.indices,

@@ -23,7 +23,7 @@ from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 CARRIED = ("parameters", "buffers", "payload")
 FLAT = ("parameters", "buffers")
 """Groups that are read in one piece where possible: the server adds them up."""
-OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "memory"))
+OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "state"))
 ALIGNMENT = 4 * ALIGNED
 
 Key = tuple[str, str]
@@ -104,7 +104,7 @@ class Mailbox:
             groups[group][name] = _tensor(*piece)
         groups |= {group: flat.over(content) for group, flat in self._flat.items()}
         others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
-        return LocalResult(**groups, **others, memory={})
+        return LocalResult(**groups, **others, state={})
 
     def _arrange(self, layout: dict[Key, Shape]) -> None:
         """Lay out every tensor at all places, as long as there is room."""

@@ -78,10 +78,11 @@ class LocalResult:
     num_steps: int
     payload: Tensors
     """What the client's objective sends to the server."""
-    memory: Tensors
+    state: Tensors
+    """What the client keeps for its next round."""
     metrics: LocalMetrics
-    remembers: bool = False
-    """Whether the memory was put away for the client's next round."""
+    has_state: bool = False
+    """Whether the state was written for the client's next round."""
 
     def copied(self) -> "LocalResult":
         """With tensors of its own: the model may train the next client."""

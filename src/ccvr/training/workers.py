@@ -84,9 +84,9 @@ class Workers:
         spec: TrainingSpec,
         *,
         seed: int,
-        memories: ClientStates,
+        states: ClientStates,
     ) -> None:
-        self._job = (build, spec, seed, memories.folder)
+        self._job = (build, spec, seed, states.folder)
         self._clients, self._number = clients, min(number, len(clients))
         self._workers: list[_Worker] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -155,7 +155,7 @@ class Workers:
             limit(worker.pipe, LIMIT)
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         """The results in the cohort's order. Results that wait for an earlier one stay within the mailboxes' places."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
@@ -165,7 +165,7 @@ class Workers:
             worker.knows = False
         left = [*accumulate(len(client.indices) for client in reversed(cohort))][::-1]
         todo = deque(
-            _Task(place, client.id, remembered.get(client.id), round, len(client.indices), left[place])
+            _Task(place, client.id, client_rounds.get(client.id), round, len(client.indices), left[place])
             for place, client in enumerate(cohort)
         )
         for place in range(len(cohort)):
@@ -268,9 +268,9 @@ def _work(pipe: Connection) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        shared, build, spec, seed, memories = receive(pipe)
+        shared, build, spec, seed, folder = receive(pipe)
         clients, scratch = shared.open(), Scratch(build(), find_algorithm(spec.algorithm).is_private).flatten()
-        trainer = OneByOne(scratch, spec, seed, ClientStates(memories))
+        trainer = OneByOne(scratch, spec, seed, ClientStates(folder))
         path, room = shared.folder / str(os.getpid()), room_for(scratch.parameters(), scratch.buffers())
         try:
             places = 2 * max(1, min(AT_ONCE, MAX_BYTES // (2 * room)))
