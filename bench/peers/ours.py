@@ -33,9 +33,9 @@ def main() -> None:
     spec = replace(workload.TRAINING, algorithm=options.algorithm, client_fraction=options.fraction, step=options.step)
     build = partial(workload.model, kernels=options.step == "halide")
     with tempfile.TemporaryDirectory() as folder:
-        memories, seed = ClientStates(Path(folder)), workload.SEED
-        with Workers(workload.WORKERS, clients, build, spec, seed=seed, memories=memories) as pool:
-            rounds = federate(build(), clients, spec, seed=seed, memories=memories, trainer=pool)
+        states, seed = ClientStates(Path(folder)), workload.SEED
+        with Workers(workload.WORKERS, clients, build, spec, seed=seed, states=states) as pool:
+            rounds = federate(build(), clients, spec, seed=seed, states=states, trainer=pool)
             workload.serve(lambda: next(rounds))
 
 

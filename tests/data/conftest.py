@@ -15,12 +15,12 @@ from PIL import Image
 
 from ccvr.data.sources import cifar, cinic, idx
 from ccvr.data.sources.rows import SOURCES
-from ccvr.data.sources.source import Census, Stored
+from ccvr.data.sources.source import Contents, Stored
 
-SMALL10 = replace(cifar.CIFAR10, census=Census((2,) * 10, (1,) * 10))
-SMALL100 = replace(cifar.CIFAR100, census=Census((2,) * 100, (1,) * 100))
-SMALL_MNIST = replace(idx.MNIST, census=Census((3, 1, 2, 1, 1, 1, 1, 1, 1, 1), (1,) * 10))
-SMALL_CINIC = replace(cinic.CINIC10, census=Census((2,) * 10, (1,) * 10))
+SMALL10 = replace(cifar.CIFAR10, train_counts=(2,) * 10, test_counts=(1,) * 10)
+SMALL100 = replace(cifar.CIFAR100, train_counts=(2,) * 100, test_counts=(1,) * 100)
+SMALL_MNIST = replace(idx.MNIST, train_counts=(3, 1, 2, 1, 1, 1, 1, 1, 1, 1), test_counts=(1,) * 10)
+SMALL_CINIC = replace(cinic.CINIC10, train_counts=(2,) * 10, test_counts=(1,) * 10)
 
 
 def python2_pickle(pixels: np.ndarray, labels: list[int], label_key: bytes) -> bytes:
@@ -46,7 +46,7 @@ class Batches:
 
     def _labels(self, rng: np.random.Generator) -> dict[str, list[int]]:
         found = {}
-        for files in (self.layout.train, self.layout.test):
+        for files in (self.layout.train_files, self.layout.test_files):
             count = sum(self.layout.records()[file] for file in files)
             shuffled = rng.permutation(np.arange(count) % len(self.layout.class_names))
             found |= {f: part.tolist() for f, part in zip(files, np.split(shuffled, len(files)), strict=True)}
@@ -84,10 +84,10 @@ def write_idx(path: Path, values: np.ndarray) -> None:
     path.write_bytes(struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.tobytes())
 
 
-def write_mnist(folder: Path, layout: idx.Idx) -> Path:
+def write_mnist(folder: Path, layout: Contents) -> Path:
     """The four IDX files, unpacked."""
     rng = np.random.default_rng(3)
-    for stem, counts in (("train", layout.census.train), ("t10k", layout.census.test)):
+    for stem, counts in (("train", layout.train_counts), ("t10k", layout.test_counts)):
         labels = rng.permutation(np.repeat(np.arange(10, dtype=np.uint8), counts))
         write_idx(folder / f"{stem}-labels-idx1-ubyte", labels)
         write_idx(folder / f"{stem}-images-idx3-ubyte", rng.integers(0, 256, (len(labels), 28, 28), np.uint8))
@@ -156,8 +156,8 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], str]:
 def cifar10_name(register: Callable[[str, object], str]) -> str:
     """The official row of cifar10, but with few images."""
     forms = (
-        cifar.binary_form(SMALL10, "cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-        cifar.python_form(SMALL10, "cifar-10-batches-py", "cifar-10-python.tar.gz"),
+        cifar.binary_form(SMALL10, "cifar-10-binary.tar.gz"),
+        cifar.python_form(SMALL10, "cifar-10-python.tar.gz"),
     )
     return register("cifar10", replace(stored("cifar10"), forms=forms, md5={}))
 
@@ -165,8 +165,8 @@ def cifar10_name(register: Callable[[str, object], str]) -> str:
 @pytest.fixture
 def cifar100_name(register: Callable[[str, object], str]) -> str:
     forms = (
-        cifar.binary_form(SMALL100, "cifar-100-binary", "cifar-100-binary.tar.gz"),
-        cifar.python_form(SMALL100, "cifar-100-python", "cifar-100-python.tar.gz"),
+        cifar.binary_form(SMALL100, "cifar-100-binary.tar.gz"),
+        cifar.python_form(SMALL100, "cifar-100-python.tar.gz"),
     )
     return register("cifar100", replace(stored("cifar100"), forms=forms, md5={}))
 

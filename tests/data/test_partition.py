@@ -71,7 +71,7 @@ def test_the_seed_alone_decides(kind):
 def test_too_many_clients_for_the_images(kind):
     message = message_of(PartitionError, lambda: draw_partition(balanced(99), PartitionSpec(kind)))
     assert message == (
-        "10 clients of at least 10 images need 100; there are 99. Lower partition.min_size or partition.num_clients."
+        "10 clients of at least 10 samples need 100; there are 99. Lower partition.min_size or partition.num_clients."
     )
 
 
@@ -204,7 +204,7 @@ def test_dirichlet_gives_up_and_says_which_knob_to_turn():
     spec = PartitionSpec(num_clients=8, alpha=0.01, min_size=5)
     message = message_of(PartitionError, lambda: draw_partition(np.arange(64) % 2, spec))
     assert re.sub(r"client \d ", "client K ", message) == (
-        "dirichlet(alpha=0.01) left client K with 0 images after 1000 draws; min_size is 5. "
+        "dirichlet(alpha=0.01) left client K with 0 samples after 1000 draws; min_size is 5. "
         "Raise alpha, lower min_size, or use fewer clients."
     )
 
@@ -261,7 +261,7 @@ def test_a_class_with_fewer_images_than_owners():
     labels = np.array([0] * 30 + [7] * 2)
     spec = PartitionSpec("shards", num_clients=3, classes_per_client=2, min_size=1)
     assert message_of(PartitionError, lambda: draw_partition(labels, spec)) == (
-        "shards has 3 owners for class 7, which has 2 images. "
+        "shards has 3 owners for class 7, which has 2 samples. "
         "Lower partition.classes_per_client or partition.num_clients."
     )
 
@@ -317,24 +317,24 @@ def test_a_partition_of_the_user_s_own(own):
     ("name", "num_clients", "message"),
     [
         ("halves", 3, 'partition "my_partitions:halves" made 2 clients; partition.num_clients is 3.'),
-        ("twice", 2, 'partition "my_partitions:twice" gave an image to two clients, or one that does not exist.'),
+        ("twice", 2, 'partition "my_partitions:twice" gave a sample to two clients, or one that does not exist.'),
         (
             "twice_in_one",
             2,
-            'partition "my_partitions:twice_in_one" gave an image to two clients, or one that does not exist.',
+            'partition "my_partitions:twice_in_one" gave a sample to two clients, or one that does not exist.',
         ),
-        ("beyond", 2, 'partition "my_partitions:beyond" gave an image to two clients, or one that does not exist.'),
-        ("below", 2, 'partition "my_partitions:below" gave an image to two clients, or one that does not exist.'),
+        ("beyond", 2, 'partition "my_partitions:beyond" gave a sample to two clients, or one that does not exist.'),
+        ("below", 2, 'partition "my_partitions:below" gave a sample to two clients, or one that does not exist.'),
         (
             "nothing",
             2,
-            'partition "my_partitions:nothing" left client 0 with 0 images; partition.min_size is 1. '
+            'partition "my_partitions:nothing" left client 0 with 0 samples; partition.min_size is 1. '
             "Lower it, or use fewer clients.",
         ),
         (
             "one_empty",
             2,
-            'partition "my_partitions:one_empty" left client 1 with 0 images; partition.min_size is 1. '
+            'partition "my_partitions:one_empty" left client 1 with 0 samples; partition.min_size is 1. '
             "Lower it, or use fewer clients.",
         ),
     ],

@@ -80,9 +80,9 @@ def test_rounds(finished):
             assert client["seconds"] > 0
 
 
-def test_only_the_memories_that_a_checkpoint_names_stay(finished):
+def test_only_the_client_states_that_a_checkpoint_names_stay(finished):
     folder = RunFolder(finished[0])
-    pairs = {pair for path in folder.checkpoints() for pair in read_checkpoint(path).memories.items()}
+    pairs = {pair for path in folder.checkpoints() for pair in read_checkpoint(path).client_rounds.items()}
     named = {f"client-{client}-round-{number}.safetensors" for client, number in pairs}
     assert len({number for _, number in pairs}) > 1
     assert {path.name for path in folder.memories.iterdir()} == named
@@ -285,12 +285,12 @@ def test_a_stopped_calibration_keeps_what_it_finished(copy):
     assert len(json.loads((copy / "provenance.json").read_text())["calibrated"]) == 1
 
 
-def test_a_missing_memory_is_one_error(copy):
+def test_a_missing_client_state_is_one_error(copy):
     (copy / "results.json").unlink()
     RunFolder(copy).checkpoint(4).unlink()
     for path in (copy / "memories").iterdir():
         path.unlink()
-    with pytest.raises(RunError, match=r"the memory .* cannot be read"):
+    with pytest.raises(RunError, match=r"the client state .* cannot be read"):
         list(resume(RunFolder(copy)))
 
 

@@ -38,9 +38,9 @@ def test_personal_accuracy_is_that_of_the_global_body_under_each_client_s_head(t
     setup, states = prepare(SPEC), ClientStates(RunFolder(tmp_path / "run").memories)
     state = newest_state(RunFolder(tmp_path / "run"), SPEC)
     model, found = setup.fresh_model().eval(), []
-    assert set(state.memories) == set(range(4)), "with three of four clients a round, all have trained"
+    assert set(state.client_rounds) == set(range(4)), "with three of four clients a round, all have trained"
     for client, shard in enumerate(setup.held_out.shards):
-        kept = states.read(client, state.memories[client])
+        kept = states.read(client, state.client_rounds[client])
         private = {name.removeprefix("private/"): tensor for name, tensor in kept.items()}
         assert set(private) == {"head.weight", "head.bias"}
         model.load_state_dict({**state.parameters, **state.buffers, **private})

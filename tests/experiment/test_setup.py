@@ -48,7 +48,7 @@ def test_the_held_out_part_enters_neither_training_nor_statistics(tmp_path):
     for dataset in (setup.dataset, poisoned):
         engine = LocalEngine(replace(setup, dataset=dataset))
         (state,) = engine.rounds(
-            replace(setup, dataset=dataset).fresh_model(), memories=ClientStates(tmp_path), resume=None
+            replace(setup, dataset=dataset).fresh_model(), states=ClientStates(tmp_path), resume=None
         )
         statistics = list(engine.statistics(model, Request()))
         outcomes.append((state, statistics, [counts["head"] for counts in engine.score(model, {"head": model.head})]))
@@ -99,11 +99,11 @@ def test_augmentation_is_what_the_spec_says(augment, tmp_path):
     for chosen in (augment, None):
         setup = prepare(replace(TINY, data=DataSpec(augment=chosen)))
         engine = LocalEngine(replace(setup, dataset=replace(setup.dataset, augment=augment)))
-        (state,) = engine.rounds(setup.fresh_model(), memories=ClientStates(tmp_path), resume=None)
+        (state,) = engine.rounds(setup.fresh_model(), states=ClientStates(tmp_path), resume=None)
         finals.append(state.parameters["head.weight"])
     assert torch.equal(*finals)
     other = prepare(replace(TINY, data=DataSpec(augment=not augment)))
-    (state,) = LocalEngine(other).rounds(other.fresh_model(), memories=ClientStates(tmp_path), resume=None)
+    (state,) = LocalEngine(other).rounds(other.fresh_model(), states=ClientStates(tmp_path), resume=None)
     assert not torch.equal(state.parameters["head.weight"], finals[0])
 
 

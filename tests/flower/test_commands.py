@@ -58,7 +58,7 @@ def test_a_second_ctrl_c_leaves_nothing_behind(tmp_path):
         process.send_signal(signal.SIGINT)
         time.sleep(0.3)
     _, said = process.communicate(timeout=LIMIT)
-    assert stopping.still_there(started) == set()
+    assert stopping.still_running(started) == set()
     assert alive(tmp_path) == []
     assert process.returncode == 130
     assert f"ccvr resume {out}" in said
@@ -83,7 +83,7 @@ def test_what_ends_the_command_ends_everything(ending, code, tmp_path):
         process.send_signal(signal.Signals[ending])
         _, said = process.communicate(timeout=LIMIT)
         assert (f"ccvr resume {out}" in said) == (ending == "SIGINT")
-    assert stopping.still_there(started) == set()
+    assert stopping.still_running(started) == set()
     assert alive(tmp_path) == []
     assert process.returncode == code
     process.stderr.close()

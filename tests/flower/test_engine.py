@@ -26,10 +26,10 @@ from ccvr.experiment.pipeline import resume, run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import CheckpointSpec, FlowerSpec, Spec
 from ccvr.experiment.statistics_cache import StatisticsCache
+from ccvr.flower.client_app import NodeStates
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
-from ccvr.flower.node_state import NodeMemories
 from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
@@ -94,7 +94,7 @@ def test_every_algorithm_ends_in_the_same_model(name, tmp_path):
     on_flower(spec, tmp_path / "flower")
     here, there = (last_state(tmp_path / each, spec.training.rounds) for each in ("here", "flower"))
     assert furthest(there.parameters | there.buffers, here.parameters | here.buffers) <= 1e-5
-    assert there.memories == here.memories
+    assert there.client_rounds == here.client_rounds
     assert same(there.parameters, here.parameters)  # in one process: the bits
 
 
@@ -171,10 +171,10 @@ def test_results_are_folded_in_the_cohorts_order(monkeypatch):
     assert counts == [len(setup.kept.shards[k]) for k in (2, 1, 0)]  # statistics as they come
 
 
-# --- memories ---------------------------------------------------------------------------------------------------------
+# --- states -----------------------------------------------------------------------------------------------------------
 
 
-def test_memories_are_in_the_nodes_state_alone(tmp_path):
+def test_states_are_in_the_nodes_state_alone(tmp_path):
     grid = Loopback(client_app, 3)
     on_flower(with_training(algorithm="moon"), tmp_path / "run", grid)
     assert not (tmp_path / "run" / "memories").exists()
@@ -182,19 +182,19 @@ def test_memories_are_in_the_nodes_state_alone(tmp_path):
     assert all("memory" not in name for message in grid.sent for name in message.content.get("ccvr.blobs", {}))
 
 
-def test_a_memory_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
-    memories = NodeMemories(RecordDict(), last=3)
+def test_a_state_is_read_as_it_was_written_and_the_one_that_the_server_knows_stays():
+    states = NodeStates(RecordDict(), last=3)
     kept = {n: {"w": torch.full((2, 3), float(n)), "n": torch.tensor(n)} for n in (1, 3, 7, 10)}
-    for number, memory in kept.items():
-        memories.write(0, number, memory)
+    for number, state in kept.items():
+        states.write(0, number, state)
     for number in (3, 10):
-        assert all(torch.equal(memories.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
+        assert all(torch.equal(states.read(0, number)[name], kept[number][name]) for name in ("w", "n"))
     for number in (1, 7, 8):
-        with pytest.raises(RunError, match=f"client 0 has no memory of round {number}"):
-            memories.read(0, number)
+        with pytest.raises(RunError, match=f"client 0 has no state of round {number}"):
+            states.read(0, number)
 
 
-def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server_knows(tmp_path):
+def test_a_client_whose_results_are_lost_goes_on_with_the_state_that_the_server_knows(tmp_path):
     def lost(message):
         client_app(message, grid.contexts[101])
         return crashed(message)
@@ -206,7 +206,7 @@ def test_a_client_whose_results_are_lost_goes_on_with_the_memory_that_the_server
     assert sorted(grid.contexts[101].state) == ["ccvr-memory/1/1", "ccvr-memory/1/5"]
 
 
-def test_memories_that_are_lost_are_told(tmp_path):
+def test_states_that_are_lost_are_reported(tmp_path):
     """A new run of Flower's has no state of the one before."""
     grid = Loopback(client_app, 3)
     events = start(
@@ -217,7 +217,7 @@ def test_memories_that_are_lost_are_told(tmp_path):
             break
     events.close()
     again = Loopback(client_app, 3)
-    with pytest.raises(FederationError, match=r"0 of 3 clients answered round 2.*has no memory of round 1"):
+    with pytest.raises(FederationError, match=r"0 of 3 clients answered round 2.*has no state of round 1"):
         list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup)))
     assert last_state(tmp_path / "run", 1).round == 1  # the trained model is still there
 
@@ -651,7 +651,7 @@ def metrics_of(state, loss=0.5, seconds=0.1):
 def result_of(state, loss=0.5, seconds=0.1, **changes):
     metrics = metrics_of(state, loss, seconds)
     result = LocalResult(
-        1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, remembers=True
+        1, state.parameters, state.buffers, 4, 7, {"delta": torch.ones(2)}, {}, metrics, has_state=True
     )
     return replace(result, **changes)
 
@@ -685,7 +685,7 @@ def spoilt(state, how):
         (lambda s: {"parameters": spoilt(s, lambda w: w.double())}, "not those of the model"),
         (lambda s: {"parameters": {}}, "not those of the model"),
         (lambda s: {"buffers": {**s.buffers, "more": torch.ones(1)}}, "not those of the model"),
-        (lambda s: {"num_examples": 5}, "it trained on 5 images; 4 are its own"),
+        (lambda s: {"num_examples": 5}, "it trained on 5 samples; 4 are its own"),
         (lambda s: {"payload": {"delta": torch.tensor([1.0, float("inf")])}}, "delta is not finite"),
         (lambda s: {"parameters": spoilt(s, lambda w: w.sign() * 3e38)}, "head.weight is as large as 3e.38"),
         (lambda s: {"buffers": {name: t + 1e19 for name, t in s.buffers.items()}}, "is as large as 1e.19"),

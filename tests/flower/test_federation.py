@@ -53,7 +53,7 @@ def test_silent_clients_hold_nobody_up(monkeypatch):
     """Others are asked in time, although the first two never answer."""
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
     found = ccvr.flower.calibrate(grid_of(6, silent=[100, 101]), small_model(), EXAMPLE, "lda", timeout=3)
-    assert found.missing.keys() == {100, 101}
+    assert found.absent.keys() == {100, 101}
     assert int(found.statistics.count.sum()) == 4 * 80
 
 
@@ -79,14 +79,14 @@ def test_many_silent_clients_hold_nobody_up(silent, monkeypatch):
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
     monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     found = ccvr.flower.calibrate(grid_of(60, silent=silent), small_model(), EXAMPLE, "lda", timeout=2.0, quorum=0.01)
-    assert found.missing.keys() == set(silent)
+    assert found.absent.keys() == set(silent)
 
 
 def test_slow_clients_do_not_all_wait_at_the_superlink(monkeypatch):
     monkeypatch.setattr("ccvr.flower.questions.ROOM", 1)
     monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     grid = SlowLink(app_of(), 60)
-    assert ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60).missing == {}
+    assert ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60).absent == {}
     assert most_at_once(grid) <= 2
 
 
@@ -98,8 +98,8 @@ def test_a_time_that_is_too_short_loses_only_whom_it_must(monkeypatch):
     grid = SlowLink(app_of(), 60)
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=3.0, quorum=0.01)
     assert len(grid.sent) >= 45
-    assert len(found.missing) <= 50
-    assert len(found.missing) + int(found.statistics.count.sum()) // 80 == 60
+    assert len(found.absent) <= 50
+    assert len(found.absent) + int(found.statistics.count.sum()) // 80 == 60
 
 
 class EachSlow(Loopback):
@@ -143,7 +143,7 @@ def test_uploads_hold_nobody_up(monkeypatch):
     grid = Uploading(30, dict.fromkeys(range(100, 130), 1.0))
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=6.0, quorum=0.01)
     assert len(grid.sent) == 30
-    assert len(found.missing) <= 10
+    assert len(found.absent) <= 10
 
 
 def test_a_slow_client_makes_silent_ones_keep_no_places(monkeypatch):
@@ -151,7 +151,7 @@ def test_a_slow_client_makes_silent_ones_keep_no_places(monkeypatch):
     monkeypatch.setattr("ccvr.flower.exchange.INTERVAL", 0.01)
     grid = EachSlow(20, {100: 0.7}, silent=range(101, 108))
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=2.0)
-    assert found.missing.keys() == set(range(101, 108))
+    assert found.absent.keys() == set(range(101, 108))
 
 
 def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
@@ -167,12 +167,12 @@ def test_what_the_server_computes_is_not_the_clients_time(monkeypatch):
         monkeypatch.setattr("ccvr.flower.questions.ROOM", room)
         monkeypatch.setattr("ccvr.flower.exchange.PATIENCE", 1.0)
         found = ccvr.flower.calibrate(grid_of(8), small_model(), EXAMPLE, "lda", timeout=1.0)
-        assert found.missing == {}
+        assert found.absent == {}
 
 
 def test_a_silent_client_is_waited_for_until_the_time_is_over():
     found = ccvr.flower.calibrate(grid_of(3, silent=[101]), small_model(), EXAMPLE, "lda", timeout=0.5)
-    assert found.missing == {101: f"{QUESTION}: no answer within 0.5 seconds"}
+    assert found.absent == {101: f"{QUESTION}: no answer within 0.5 seconds"}
     with pytest.raises(
         FederationError, match=r"1 of 3 clients .* client 101 \(no answer within 0.5 seconds\), client 102"
     ):
@@ -193,7 +193,7 @@ def test_an_answer_that_never_arrives_whole_does_not_hold_up_the_stage(monkeypat
 
     found = ccvr.flower.calibrate(Stuck(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=2.0)
     is_over.set()
-    assert found.missing == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
+    assert found.absent == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
     assert int(found.statistics.count.sum()) == 160
 
 
@@ -225,7 +225,7 @@ def test_many_answers_that_never_arrive_whole_lose_nobody_else_and_have_short_tu
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=0.5, quorum=0.1)
     assert time.monotonic() - started < 12, "the time, turns of a third of the patience for three at once, patience"
     grid.is_over.set()
-    assert found.missing.keys() == set(stuck)
+    assert found.absent.keys() == set(stuck)
 
 
 def asked_in_order(grid, number):
@@ -234,7 +234,7 @@ def asked_in_order(grid, number):
     blobs = {"state": state_bytes(small_model().state_dict())}
     contents = {k: pack(blobs, head="4", num_classes=4) for k in range(number)}
     read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=True))
-    return read, federation.missing["it"]
+    return read, federation.absent["it"]
 
 
 def test_in_order_answers_that_never_arrive_whole_lose_nobody_behind_them(monkeypatch):
@@ -270,7 +270,7 @@ def test_a_superlink_that_fails_is_there(monkeypatch):
     grid.get_node_ids = busy
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=1.0)
     grid.is_over.set()
-    assert found.missing == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
+    assert found.absent == {100: f"{QUESTION}: its answer was still on the way when the time was over"}
 
 
 @pytest.mark.parametrize("times", [1, 10**6])
@@ -284,7 +284,7 @@ def test_a_superlink_that_fails_to_name_its_nodes_is_asked_again(times):
 
     grid.get_node_ids = busy
     if times == 1:
-        assert ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60).missing == {}
+        assert ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=60).absent == {}
     else:
         with pytest.raises(FederationError, match=r"^the SuperLink failed \(500 Internal Server Error\)"):
             ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=0.5)
@@ -294,13 +294,13 @@ def test_a_superlink_that_fails_to_name_its_nodes_is_asked_again(times):
 def test_a_failure_without_a_reason_is_no_silence(how):
     mod = misbehaving(100, how=lambda message: Message(how, reply_to=message))
     found = ccvr.flower.calibrate(grid_of(2, mods=[mod]), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: f"{QUESTION}: it failed"}
+    assert found.absent == {100: f"{QUESTION}: it failed"}
 
 
 def test_an_empty_answer_is_told_from_none():
     mod = misbehaving(100, how=lambda message: Message(RecordDict(), reply_to=message))
     found = ccvr.flower.calibrate(grid_of(2, mods=[mod]), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: f'{QUESTION}: a message without the bytes "statistics"'}
+    assert found.absent == {100: f'{QUESTION}: a message without the bytes "statistics"'}
 
 
 def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
@@ -314,7 +314,7 @@ def test_a_slow_answer_is_taken_when_it_is_there(monkeypatch):
             return super().pull_messages(message_ids)
 
     found = ccvr.flower.calibrate(Slow(app_of(), 3), small_model(), EXAMPLE, "lda", timeout=60.0)
-    assert found.missing == {}
+    assert found.absent == {}
     assert int(found.statistics.count.sum()) == 240
 
 
@@ -338,7 +338,7 @@ def test_answers_that_wait_behind_a_silent_client_are_read(monkeypatch):
 
 @pytest.mark.parametrize("timeout", [1e-9, 0.01])
 def test_however_short_the_time_everybody_is_asked_once(timeout):
-    assert ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", timeout=timeout).missing == {}
+    assert ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "lda", timeout=timeout).absent == {}
 
 
 def test_sending_takes_time_too(monkeypatch):
@@ -354,8 +354,8 @@ def test_sending_takes_time_too(monkeypatch):
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda", timeout=0.5, quorum=0.01)
     assert time.monotonic() - begun < 8
     assert len(grid.sent) <= 6
-    assert 53 <= len(found.missing) < 60
-    assert "not asked within 0.5 seconds" in found.missing[159]
+    assert 53 <= len(found.absent) < 60
+    assert "not asked within 0.5 seconds" in found.absent[159]
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -378,7 +378,7 @@ def test_answers_that_are_there_are_read_however_long_sending_took(number, in_or
     content = pack({"state": state_bytes(small_model().state_dict())}, head="4", num_classes=4)
     contents = dict.fromkeys(range(number), content)
     read = list(federation.ask("it", "query.ccvr_scores", contents, lambda client, _: client, in_order=in_order))
-    lost = {client: reason for client, reason in federation.missing["it"].items() if client}
+    lost = {client: reason for client, reason in federation.absent["it"].items() if client}
     assert len(read) >= 3
     assert {*read, *lost} == {*range(1, number)}
     assert all("not asked within" in reason or "could not be sent" in reason for reason in lost.values())
@@ -436,12 +436,12 @@ def test_too_few_clients_are_connected():
 def test_who_is_not_connected_is_counted_by_the_quorum_and_told():
     ask = functools.partial(ccvr.flower.calibrate, model=small_model(), example=EXAMPLE, method="lda", timeout=0.3)
     found = ask(grid_of(2), num_clients=4)
-    assert found.absent == 2
-    assert found.missing == {}
+    assert found.unconnected == 2
+    assert found.absent == {}
     assert str(found).endswith("missing: 2 not connected")
     with pytest.raises(FederationError, match=r"^1 of 4 clients answered .* 2 are needed\. .*, 2 not connected\."):
         ask(grid_of(2, mods=[misbehaving(100, how=fail)]), num_clients=4)
-    assert ask(grid_of(3), num_clients=2).absent == 0
+    assert ask(grid_of(3), num_clients=2).unconnected == 0
 
 
 @pytest.mark.parametrize(
@@ -458,7 +458,7 @@ def test_a_message_that_flower_cannot_read_is_its_senders_problem(garbage, error
             return [inflate_object_from_contents("it", {"it": garbage})]
 
     found = ccvr.flower.calibrate(Broken(app_of(), 2), small_model(), EXAMPLE, "lda")
-    assert found.missing == {100: f"{QUESTION}: its message cannot be read ({error})"}
+    assert found.absent == {100: f"{QUESTION}: its message cannot be read ({error})"}
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route"), httpx.ConnectError("no route")])
@@ -510,13 +510,13 @@ LOCKED = httpx.HTTPStatusError("locked", request=httpx.Request("POST", "http://x
 def test_what_fails_over_one_client_is_not_the_others_loss(call, error, said):
     """A busy database makes a SuperLink fail now and then; one answer may be too large."""
     found = ccvr.flower.calibrate(broken_for(101, call, error), small_model(), EXAMPLE, "lda", timeout=0.5)
-    assert found.missing == {101: f"{QUESTION}: {said}"}
+    assert found.absent == {101: f"{QUESTION}: {said}"}
     assert int(found.statistics.count.sum()) == 160
 
 
 def test_a_superlink_that_failed_once_is_asked_again():
     found = ccvr.flower.calibrate(broken_for(101, "pull", LOCKED, times=1), small_model(), EXAMPLE, "lda", timeout=60)
-    assert found.missing == {}
+    assert found.absent == {}
 
 
 class Leaving(Loopback):
@@ -558,4 +558,4 @@ def test_a_long_error_of_flowers_takes_no_time():
     """Hours, if what it says were searched as it came."""
     how = lambda message: Message(Error(0, "<class '" + "a" * 10**7), reply_to=message)  # noqa: E731
     found = ccvr.flower.calibrate(grid_of(3, mods=[misbehaving(100, how=how)]), small_model(), EXAMPLE, "lda")
-    assert found.missing.keys() == {100}
+    assert found.absent.keys() == {100}

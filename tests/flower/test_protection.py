@@ -117,14 +117,14 @@ def test_a_training_that_was_masked_is_remembered():
     grid = grid_of(2)
     grid.contexts[100].state[RECORD_KEY_STATE] = ConfigRecord(SecAggPlusState().to_dict())
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "lda")
-    assert re.search(refusal("secaggplus_mod"), found.missing[100])
+    assert re.search(refusal("secaggplus_mod"), found.absent[100])
 
 
 @pytest.mark.parametrize("where", ["app", "train"])
 @pytest.mark.parametrize("mod", [arrays_size_mod, message_size_mod])
 def test_mods_that_protect_nothing_do_no_harm(mod, where):
     found = ccvr.flower.calibrate(Loopback(app_with(mod, where), 2), small_model(), EXAMPLE, "lda")
-    assert found.missing == {}
+    assert found.absent == {}
 
 
 def test_who_says_so_may_send_unprotected():

@@ -51,7 +51,7 @@ def test_it_is_the_library_with_a_network_between(method):
     blobs = [ccvr.collect(model, batches_of(k), num_classes=4, kind=kind).to_bytes() for k in range(3)]
     expected = ccvr.calibrate(model, ccvr.merge(blobs), method + options, seed=5)
     assert same_tensors(found.model, expected)
-    assert found.missing == {}
+    assert found.absent == {}
     assert found.method == method
 
 
@@ -252,7 +252,7 @@ def test_an_example_without_finite_features_is_no_example():
     with pytest.raises(StatisticsError, match=r"^the example does not serve: .* Or give inputs like the clients'"):
         ccvr.flower.calibrate(grid_of(2, standardising), standardising_model(), EXAMPLE, "lda")
     found = ccvr.flower.calibrate(grid_of(2, standardising), standardising_model(), batches_of(5)[0][0], "lda")
-    assert found.missing == {}
+    assert found.absent == {}
 
 
 def standardising_model():
@@ -300,7 +300,7 @@ def test_who_holds_nothing_out_says_nothing():
         return load(context)[:2] if context.node_id == 100 else load(context)
 
     found = ccvr.flower.calibrate(grid_of(2, without), small_model(), EXAMPLE, "lda", validate=True)
-    assert found.missing == {}
+    assert found.absent == {}
 
 
 def test_a_validation_that_comes_to_nothing_loses_nothing():
@@ -406,7 +406,7 @@ def test_quorum(number, failing, quorum):
     needed = max(1, math.ceil(quorum * number))
     if number - len(failing) >= needed:
         found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", quorum=quorum)
-        assert found.missing.keys() == failing
+        assert found.absent.keys() == failing
         assert int(found.statistics.count.sum()) == 80 * (number - len(failing))
         assert all(f"client {node}" in str(found) for node in failing)
     else:
@@ -427,7 +427,7 @@ def test_a_client_without_samples_is_named_and_not_missed():
 
     found = ccvr.flower.calibrate(grid_of(2, some), small_model(), EXAMPLE, "lda", quorum=1.0)
     assert found.without_samples == (101,)
-    assert found.missing == {}
+    assert found.absent == {}
     assert "without samples: 101" in str(found)
     assert int(found.statistics.count.sum()) == 80
     with pytest.raises(StatisticsError, match="no statistics to merge"):
@@ -466,7 +466,7 @@ def test_labels_of_any_whole_type():
         model, *parts = load(context)
         return model, *([(x, y.to(torch.int32)) for x, y in part] for part in parts)
 
-    assert ccvr.flower.calibrate(grid_of(2, short), small_model(), EXAMPLE, "lda", validate=True).missing == {}
+    assert ccvr.flower.calibrate(grid_of(2, short), small_model(), EXAMPLE, "lda", validate=True).absent == {}
 
 
 def test_a_client_with_another_model_is_named_with_its_reason():
@@ -475,8 +475,8 @@ def test_a_client_with_another_model_is_named_with_its_reason():
         return (torch.nn.Linear(5, 4) if context.node_id == 100 else model), *rest
 
     found = ccvr.flower.calibrate(grid_of(3, other), small_model(), EXAMPLE, "lda")
-    assert list(found.missing) == [100]
-    assert "does not take the server's tensors" in found.missing[100]
+    assert list(found.absent) == [100]
+    assert "does not take the server's tensors" in found.absent[100]
 
 
 def honest(num_classes=4, kind="pooled"):
@@ -516,9 +516,9 @@ def test_a_hostile_answer_changes_nothing_for_the_others(name):
     """Also where it comes first: the server knows what to expect."""
     mod = misbehaving(100, how=lambda message: Message(HOSTILE[name], reply_to=message))
     found = ccvr.flower.calibrate(grid_of(3, mods=[mod]), small_model(), EXAMPLE, "lda")
-    assert list(found.missing) == [100]
-    assert 0 < len(found.missing[100].removeprefix(f"{QUESTION}: ")) <= 300
-    assert found.missing[100].isprintable()
+    assert list(found.absent) == [100]
+    assert 0 < len(found.absent[100].removeprefix(f"{QUESTION}: ")) <= 300
+    assert found.absent[100].isprintable()
     blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind="pooled").to_bytes() for k in (1, 2)]
     assert same_tensors(found.model, ccvr.calibrate(small_model(), ccvr.merge(blobs), "lda"))
 
@@ -546,8 +546,8 @@ def test_hostile_counts_are_left_out(blob, reason):
         return reply
 
     found = ccvr.flower.calibrate(grid_of(3, mods=[lying]), small_model(), EXAMPLE, "lda", validate=True)
-    assert list(found.missing) == [100]
-    assert found.missing[100].startswith(f"the query for scores: {reason}")
+    assert list(found.absent) == [100]
+    assert found.absent[100].startswith(f"the query for scores: {reason}")
     assert found.method == "lda"
 
 
@@ -558,7 +558,7 @@ def test_who_is_missing_twice_is_named_with_both_reasons():
         return call_next(message, context)
 
     found = ccvr.flower.calibrate(grid_of(3, mods=[twice]), small_model(), EXAMPLE, "kernel,num_features=20")
-    assert found.missing == {
+    assert found.absent == {
         100: "the query for diagonal statistics: RuntimeError: diagonal; "
         "the query for kernel statistics: RuntimeError: kernel"
     }
@@ -594,10 +594,10 @@ def test_nobody_outvotes_the_others(blob, format, number, said):
     """Each has 20 samples of each class; more than anybody may have, or than the user allows, is refused."""
     grid = grid_of(3, mods=[altering(blob, format, count_all(number))])
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "ncm", validate=True, max_count=20)
-    assert list(found.missing) == [100]
-    assert said in found.missing[100]
+    assert list(found.absent) == [100]
+    assert said in found.absent[100]
     allowed = ccvr.flower.calibrate(grid_of(3), small_model(), EXAMPLE, "ncm", validate=True, max_count=20)
-    assert allowed.missing == {}
+    assert allowed.absent == {}
 
 
 def test_a_client_cannot_make_a_projection_that_the_others_cannot_use():
@@ -612,7 +612,7 @@ def test_a_client_cannot_make_a_projection_that_the_others_cannot_use():
     grid = grid_of(3, mods=[altering("statistics", FORMAT, how)])
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=20")
     assert found.statistics.projection.std.max() > 1e9
-    assert found.missing.keys() <= {100}
+    assert found.absent.keys() <= {100}
 
 
 # --- what it refuses --------------------------------------------------------------------------------------------------

@@ -55,9 +55,9 @@ def test_children_that_left_and_hear_nothing_are_ended(tmp_path, monkeypatch):
         found = stopping.processes_with(variable)
         assert len(found) == 3
         stopping.end_all(variable)
-        left = stopping.still_there(found)
+        left = stopping.still_running(found)
         for each in left:
-            os.kill(each.number, signal.SIGKILL)
+            each.kill()
         assert left == set()
     assert process.returncode == -signal.SIGKILL
 
@@ -71,13 +71,13 @@ def test_others_are_left_alone(tmp_path):
 
 # --- signals ----------------------------------------------------------------------------------------------------------
 
-HEEDING = """
+STOPPING = """
 import os, signal, sys, time
-from ccvr.flower.stopping import deaf, heeding_signals
+from ccvr.flower.stopping import ignore_signals, stop_on_signals
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever starts this may ignore them
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 try:
-    with heeding_signals():
+    with stop_on_signals():
         try:
             if sys.argv[2] == "error":
                 raise ValueError
@@ -86,7 +86,7 @@ try:
                 time.sleep(0.1)  # a signal just before a sleep does not end it
         finally:
             if sys.argv[2] == "error":
-                deaf()
+                ignore_signals()
             for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 os.kill(os.getpid(), each)
             print("ended all", flush=True)
@@ -106,7 +106,7 @@ except (KeyboardInterrupt, ValueError) as error:
     ],
 )
 def test_the_first_signal_stops_and_others_do_not_disturb(name, code, said):
-    call = sys.executable, "-u", "-c", HEEDING, name, ""
+    call = sys.executable, "-u", "-c", STOPPING, name, ""
     with started(*call, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(getattr(signal, name))
@@ -115,7 +115,7 @@ def test_the_first_signal_stops_and_others_do_not_disturb(name, code, said):
 
 
 def test_no_signal_disturbs_the_end_after_an_error():
-    done = subprocess.run([sys.executable, "-u", "-c", HEEDING, "SIGINT", "error"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-u", "-c", STOPPING, "SIGINT", "error"], capture_output=True, text=True)
     assert done.stdout == "ended all\nValueError\n"
     assert done.returncode == -signal.SIGTERM
 
@@ -123,7 +123,7 @@ def test_no_signal_disturbs_the_end_after_an_error():
 def test_signals_that_are_ignored_stay_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        with stopping.heeding_signals():
+        with stopping.stop_on_signals():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
             assert signal.getsignal(signal.SIGTERM) is stopping._stop
     finally:

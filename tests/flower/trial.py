@@ -144,9 +144,9 @@ def stage(grid: Grid, case) -> dict:
     found = ccvr.flower.calibrate(grid, model, example, **case["stage"])
     return {
         "text": str(found),
-        "missing": {str(node): reason for node, reason in found.missing.items()},
+        "missing": {str(node): reason for node, reason in found.absent.items()},
         "without_samples": len(found.without_samples),
-        "absent": found.absent,
+        "absent": found.unconnected,
         "samples": int(found.statistics.count.sum()),
         "bytes": found.statistics.num_bytes,
         "head": [t.tolist() for name, t in found.model.state_dict().items() if name.startswith("4.")],

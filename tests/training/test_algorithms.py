@@ -56,7 +56,7 @@ def test_equals_the_plain_implementation(spec, clients, tmp_path):
     cohorts = draw_cohorts(len(clients), spec, seed=SEED)
     expected = list(plain.federate(start, sizes, batches_of(clients, small_model(), spec), cohorts, spec))
     found = [
-        named(state.parameters) for state in federate(model, clients, spec, seed=SEED, memories=ClientStates(tmp_path))
+        named(state.parameters) for state in federate(model, clients, spec, seed=SEED, states=ClientStates(tmp_path))
     ]
     assert len(found) == len(expected) == spec.rounds
     for ours, theirs in zip(found, expected, strict=True):
@@ -69,7 +69,7 @@ def test_the_algorithms_differ(clients, tmp_path):
     finals = {}
     for name, spec in SPECS.items():
         if not spec.clsnorm and spec.client_fraction == 1:
-            states = list(federate(small_model(), clients, spec, seed=SEED, memories=ClientStates(tmp_path / name)))
+            states = list(federate(small_model(), clients, spec, seed=SEED, states=ClientStates(tmp_path / name)))
             finals[name] = states[-1].parameters["head.weight"]
     weights = list(finals.values())
     for index, first in enumerate(weights):
@@ -79,7 +79,7 @@ def test_the_algorithms_differ(clients, tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains(name, clients, tmp_path):
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=3, batch_size=8, lr=0.1)
-    first, last = federate(small_model(), clients, spec, seed=1, memories=ClientStates(tmp_path))
+    first, last = federate(small_model(), clients, spec, seed=1, states=ClientStates(tmp_path))
     losses = [sum(report.metrics.loss for report in state.clients) for state in (first, last)]
     assert losses[1] < losses[0]
 
@@ -99,7 +99,7 @@ def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     spec = TrainingSpec(algorithm="my_algorithms:Still,add=10", rounds=1, local_epochs=1)
     model = small_model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    (state,) = federate(model, clients, spec, seed=0, memories=ClientStates(tmp_path))
+    (state,) = federate(model, clients, spec, seed=0, states=ClientStates(tmp_path))
     assert all(torch.equal(before[name], value) for name, value in state.parameters.items())
     assert state.server["clients"].tolist() == [12, 11, 10]  # largest first
 
@@ -169,7 +169,7 @@ def test_private_tensors_stay_with_the_client(clients, tmp_path, monkeypatch):
     spec = TrainingSpec(algorithm="private", rounds=2, local_epochs=1, batch_size=4, lr=0.1)
     model, files = small_model(), ClientStates(tmp_path)
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    first, last = federate(model, clients, spec, seed=0, memories=files)
+    first, last = federate(model, clients, spec, seed=0, states=files)
     heads = [files.read(client.id, 2)["private/head.weight"] for client in clients]
     assert all(torch.equal(last.parameters[name], start[name]) for name in ("head.weight", "head.bias"))
     assert not torch.equal(last.parameters["backbone.model.1.weight"], start["backbone.model.1.weight"])
@@ -179,7 +179,7 @@ def test_private_tensors_stay_with_the_client(clients, tmp_path, monkeypatch):
     }
     assert sizes == {8 * (6 * 5 + 5 + 2)}, "the head is not billed; normalisation is"
     assert {report.metrics.head_row_norms for report in last.clients} == {()}
-    again = list(federate(small_model(), clients, spec, seed=0, memories=files, resume=first))
+    again = list(federate(small_model(), clients, spec, seed=0, states=files, resume=first))
     assert all(torch.equal(again[-1].parameters[name], tensor) for name, tensor in last.parameters.items())
 
 
@@ -189,9 +189,9 @@ def test_a_private_head_is_the_clients_own_training(clients, tmp_path, monkeypat
     find_algorithm.cache_clear()
     spec = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.1)
     alone = [replace(clients[2], id=0)]
-    *_, plain_state = federate(small_model(), alone, spec, seed=0, memories=ClientStates(tmp_path / "plain"))
+    *_, plain_state = federate(small_model(), alone, spec, seed=0, states=ClientStates(tmp_path / "plain"))
     files = ClientStates(tmp_path / "own")
-    *_, own = federate(small_model(), alone, replace(spec, algorithm="private"), seed=0, memories=files)
+    *_, own = federate(small_model(), alone, replace(spec, algorithm="private"), seed=0, states=files)
     whole = {**own.parameters, **{n.removeprefix("private/"): t for n, t in files.read(0, 3).items()}}
     for name, tensor in plain_state.parameters.items():
         torch.testing.assert_close(whole[name], tensor, rtol=0, atol=1e-12)

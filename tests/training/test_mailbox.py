@@ -17,7 +17,7 @@ from ccvr.training.mailbox import ALIGNMENT, Mailbox, pack_state, room_for, unpa
 from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 
 METRICS = LocalMetrics(0.5, (1.0, 2.0), 3, 4, 0.25)
-RESULT = LocalResult(7, {}, {}, 12, 3, {}, {}, METRICS, remembers=True)
+RESULT = LocalResult(7, {}, {}, 12, 3, {}, {}, METRICS, has_state=True)
 
 
 @st.composite
@@ -48,7 +48,7 @@ def bits(named):
 
 
 def all_bits(result):
-    return {group: bits(getattr(result, group)) for group in ("parameters", "buffers", "payload", "memory")}
+    return {group: bits(getattr(result, group)) for group in ("parameters", "buffers", "payload", "state")}
 
 
 def sent(thing):
@@ -161,11 +161,11 @@ def test_as_many_results_may_be_under_way_as_there_are_places(tmp_path):
             assert bits(parent.take(letter).parameters) == bits(result(first + number).parameters)
 
 
-def test_memories_stay_behind(ends):
+def test_states_stay_behind(ends):
     worker, parent = ends
-    letter = worker.put(result(1, memory={"secret": torch.ones(3)}))
+    letter = worker.put(result(1, state={"secret": torch.ones(3)}))
     assert b"secret" not in pickle.dumps(letter)
-    assert parent.take(sent(letter)).memory == {}
+    assert parent.take(sent(letter)).state == {}
 
 
 def test_what_was_taken_is_a_copy(ends):

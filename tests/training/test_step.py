@@ -63,8 +63,8 @@ def builder(name: str, *, kernels: bool):
 
 
 def states(name, spec, folder, *, kernels=True, trainer=None, resume=None):
-    build, memories = builder(name, kernels=kernels), ClientStates(folder)
-    return list(federate(build(), clients_of(name), spec, seed=3, memories=memories, trainer=trainer, resume=resume))
+    build, files = builder(name, kernels=kernels), ClientStates(folder)
+    return list(federate(build(), clients_of(name), spec, seed=3, states=files, trainer=trainer, resume=resume))
 
 
 def tensors(state):
@@ -100,9 +100,7 @@ def test_the_same_bits_with_any_number_of_workers_and_after_a_resume(name, algor
     alone = states(name, spec, tmp_path / "0")
     for number in (2, 3):
         folder = tmp_path / str(number)
-        job = Workers(
-            number, clients_of(name), builder(name, kernels=True), spec, seed=3, memories=ClientStates(folder)
-        )
+        job = Workers(number, clients_of(name), builder(name, kernels=True), spec, seed=3, states=ClientStates(folder))
         with job as workers:
             found = states(name, spec, folder, trainer=workers)
         assert all(same(a, b) for a, b in zip(found, alone, strict=True)), number
@@ -115,10 +113,10 @@ def test_the_same_bits_with_small_clients_that_go_together(tmp_path):
     images = TrainingSamples.prepare(source, None)
     clients = [Client(k, images, shard) for k, shard in enumerate(np.array_split(np.arange(len(source)), 40))]
     build = builder("digits-cnn", kernels=True)
-    alone = list(federate(build(), clients, SPEC, seed=3, memories=ClientStates(tmp_path)))
-    with Workers(2, clients, build, SPEC, seed=3, memories=ClientStates(tmp_path)) as workers:
+    alone = list(federate(build(), clients, SPEC, seed=3, states=ClientStates(tmp_path)))
+    with Workers(2, clients, build, SPEC, seed=3, states=ClientStates(tmp_path)) as workers:
         assert workers._at_once > 1
-        together = list(federate(build(), clients, SPEC, seed=3, memories=ClientStates(tmp_path), trainer=workers))
+        together = list(federate(build(), clients, SPEC, seed=3, states=ClientStates(tmp_path), trainer=workers))
     assert all(same(a, b) for a, b in zip(together, alone, strict=True))
 
 

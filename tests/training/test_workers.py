@@ -88,12 +88,12 @@ def awkward_model(**how):
 
 
 def pool(number, clients, spec, folder, build=awkward_model):
-    return Workers(number, clients, build, spec, seed=2, memories=ClientStates(folder))
+    return Workers(number, clients, build, spec, seed=2, states=ClientStates(folder))
 
 
 def states(clients, spec, folder, trainer=None):
-    found = federate(awkward_model(), clients, spec, seed=2, memories=ClientStates(folder), trainer=trainer)
-    return [(state.round, state.parameters, state.buffers, state.server, state.memories) for state in found]
+    found = federate(awkward_model(), clients, spec, seed=2, states=ClientStates(folder), trainer=trainer)
+    return [(state.round, state.parameters, state.buffers, state.server, state.client_rounds) for state in found]
 
 
 def same(left, right):
@@ -160,8 +160,8 @@ def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
         folder = ClientStates(tmp_path / str(2 * len(runs)))
         with trainer as workers:
-            found = list(federate(build(), clients, spec, seed=2, memories=folder, trainer=workers))
-        runs.append([(state.parameters, state.buffers, state.server, state.memories) for state in found])
+            found = list(federate(build(), clients, spec, seed=2, states=folder, trainer=workers))
+        runs.append([(state.parameters, state.buffers, state.server, state.client_rounds) for state in found])
         assert all(t.is_contiguous() for state in found for t in state.parameters.values())
     assert same(*runs)
     assert files(tmp_path / "0") == files(tmp_path / "2")
@@ -180,9 +180,9 @@ def conv_model(kernel):
 @pytest.mark.parametrize("kernel", [3, 1])
 def test_the_same_bits_in_whatever_order_weights_lie(kernel, tmp_path):
     clients, build = many_clients((9, 30, 17)), partial(conv_model, kernel)
-    alone = list(federate(build(), clients, SPEC, seed=2, memories=ClientStates(tmp_path)))
+    alone = list(federate(build(), clients, SPEC, seed=2, states=ClientStates(tmp_path)))
     with pool(2, clients, SPEC, tmp_path, build) as workers:
-        found = list(federate(build(), clients, SPEC, seed=2, memories=ClientStates(tmp_path), trainer=workers))
+        found = list(federate(build(), clients, SPEC, seed=2, states=ClientStates(tmp_path), trainer=workers))
     assert same([state.parameters for state in found], [state.parameters for state in alone])
 
 
@@ -218,10 +218,10 @@ def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, 
 
     monkeypatch.setattr(Workers, "_collect", counted)
     with pool(2, clients, spec, tmp_path / "2", partial(awkward_model, sleeps=0.01)) as workers:
-        sent, remembered = first_sent(), {}
+        sent, client_rounds = first_sent(), {}
         for number in (1, 2):
-            expected = list(alone.train(cohort, sent, remembered, round=number))
-            for result in workers.train(cohort, sent, remembered, round=number):
+            expected = list(alone.train(cohort, sent, client_rounds, round=number))
+            for result in workers.train(cohort, sent, client_rounds, round=number):
                 handed_on.append(result)
                 if len(handed_on) % 10 == 5:
                     time.sleep(0.1)  # time for workers to finish all that they have before any of it is taken
@@ -229,12 +229,12 @@ def test_with_many_clients_workers_are_ahead_and_nothing_else_changes(tmp_path, 
             for ours, theirs in zip(handed_on, expected, strict=True):
                 assert isinstance(ours.parameters, Flat)
                 assert isinstance(theirs.parameters, Flat), "as in workers"
-                for name in ("parameters", "buffers", "payload", "num_examples", "num_steps", "remembers"):
+                for name in ("parameters", "buffers", "payload", "num_examples", "num_steps", "has_state"):
                     assert same(getattr(ours, name), getattr(theirs, name)), (ours.client, name)
                 assert ours.metrics.loss == theirs.metrics.loss
             assert max(ahead) == 2
             assert 1 <= max(waited) <= 2 * 2 * AT_ONCE
-            remembered = {client.id: number for client in cohort}
+            client_rounds = {client.id: number for client in cohort}
             sent = GlobalState(expected[-1].parameters, expected[-1].buffers, {})
             for seen in (handed_on, finished, waited, ahead):
                 seen.clear()
@@ -309,7 +309,7 @@ def test_an_error_in_a_user_s_model_names_client_round_and_line(number, tmp_path
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, states=ClientStates(tmp_path), trainer=workers))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -323,7 +323,7 @@ def test_a_model_that_puts_other_modules_in_is_not_trained_in_part(number, tmp_p
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, states=ClientStates(tmp_path), trainer=workers))
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -336,7 +336,7 @@ def test_a_buffer_that_only_some_clients_have_is_one_line(number, tmp_path):
         ),
         pool(number, clients, spec, tmp_path, model) if number else nullcontext() as workers,
     ):
-        list(federate(model(), clients, spec, seed=2, memories=ClientStates(tmp_path), trainer=workers))
+        list(federate(model(), clients, spec, seed=2, states=ClientStates(tmp_path), trainer=workers))
 
 
 def test_a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch):
@@ -368,11 +368,11 @@ def test_no_room_for_the_images_is_one_line(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module.SharedClients, "write", full)
+    monkeypatch.setattr(module.MappedClients, "write", full)
     with pytest.raises(TrainingError) as error:
         pool(2, many_clients((4, 4)), SPEC, tmp_path).__enter__()
     assert str(error.value) == (
-        f"no room for the images in {tmp_path}: [Errno 28] No space left on device. Set TMPDIR."
+        f"no room for the samples in {tmp_path}: [Errno 28] No space left on device. Set TMPDIR."
     )
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 

@@ -11,7 +11,7 @@ from ccvr.cli.arguments import parse
 from ccvr.core.tables import Table
 from ccvr.data.catalogue import check, listing
 from ccvr.data.download import download
-from ccvr.data.locate import data_root
+from ccvr.data.sources.source import data_root
 from ccvr.report.tables import listing_table
 
 HELP = """usage: ccvr data list | get NAME | check NAME  [--root DIR]

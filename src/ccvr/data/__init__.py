@@ -1,1 +1,1 @@
-"""Pixels and who owns them: labelled images, sources, partitions, batches with augmentation."""
+"""Labelled samples and their owners: data sets, sources, partitions, batches with augmentation."""

@@ -15,7 +15,7 @@ from ccvr.kernels.inputs import Inputs, described
 
 PAD = 4
 MAX_NUMBERS = 2**24
-"""Numbers that are handled at once where images pass as floats: 64 MB, whatever their size."""
+"""Numbers that are converted to float at once: 64 MB for samples of any size."""
 
 
 class Augmentation(Protocol):
@@ -42,7 +42,10 @@ class ShiftAndMirror:
         if min(height, width) <= PAD:
             size = f"{height} x {width}"
             raise DataError(f"images of {size} pixels are too small to be shifted by {PAD}. Use --data.augment False.")
-        return torch.cat([_reflect(part) for part in inputs.split(max(1, MAX_NUMBERS // inputs[0].numel()))])
+        parts = inputs.split(max(1, MAX_NUMBERS // inputs[0].numel()))
+        # Reflection is not implemented for uint8; float32 holds every pixel exactly.
+        padded = (functional.pad(part.float(), (PAD, PAD, PAD, PAD), mode="reflect") for part in parts)
+        return torch.cat([part.to(torch.uint8) for part in padded])
 
     def batch(self, prepared: Inputs, indices: IntArray, *, rng: np.random.Generator) -> Crops:
         assert isinstance(prepared, Tensor)
@@ -50,8 +53,3 @@ class ShiftAndMirror:
         row, column = rng.integers(0, 2 * PAD + 1, (2, len(indices)))
         mirrored = rng.integers(0, 2, len(indices)).astype(bool)
         return Crops(prepared, indices, (height - 2 * PAD, width - 2 * PAD), Shifts(row, column, mirrored))
-
-
-def _reflect(images: Tensor) -> Tensor:
-    # Reflection is not implemented for uint8; float32 holds every pixel exactly.
-    return functional.pad(images.float(), (PAD, PAD, PAD, PAD), mode="reflect").to(torch.uint8)

@@ -1,8 +1,7 @@
-"""What can be asked of a data set by its name: load it, check it, list what is there."""
+"""Data sets by name: load one, check one, list them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,13 @@ from ccvr.data.digests import verify
 from ccvr.data.samples import Dataset
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
-from ccvr.data.sources.source import Embedded, Stored, StoredFiles
+from ccvr.data.sources.source import Embedded, Stored
 from ccvr.data.spec import FOLDER
 from ccvr.kernels.crops import is_images
 from ccvr.kernels.inputs import Inputs, described, each
 
 FEW = 32
-"""Samples that stand for a data set."""
+"""Samples that represent a data set where only its shapes matter."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class DatasetCheck:
 
 @dataclass(frozen=True)
 class Listing:
-    """A row of the table for people; ``where`` is None if the data set is not on this computer."""
+    """A row of `ccvr data list`; ``where`` is None if the data set is not on this computer."""
 
     name: str
     description: str
@@ -58,15 +57,12 @@ class Listing:
 def resolve(name: str) -> Callable[[Path | None], Dataset]:
     """The row of a data set: ours, ``folder:PATH``, or the user's own as ``package.module:name``."""
     if name.startswith(FOLDER):
-        return partial(_load_folder, Path(name.removeprefix(FOLDER)).expanduser())
+        path = Path(name.removeprefix(FOLDER)).expanduser()
+        return lambda root: read_folder(path)
     row = SOURCES[name]
     if not callable(row):
         raise DataError(f'data set "{name}" is a {type(row).__name__}; it must be a function (root) -> Dataset.')
     return row
-
-
-def _load_folder(path: Path, root: Path | None) -> Dataset:
-    return read_folder(path)
 
 
 def load(name: str, root: Path | None = None) -> Dataset:
@@ -89,59 +85,50 @@ class Extent:
     test: int
     num_classes: int
     inputs: Inputs
-    """Those of a few samples; of our own data sets made up."""
+    """Those of a few samples; random pixels for built-in data sets."""
     preprocess: str = "auto"
 
 
 def extent(name: str, root: Path | None = None) -> Extent:
-    """How large a data set is; of ours it is known without the files."""
+    """How large a data set is. Built-in data sets need no files for it."""
     row = resolve(name)
     if isinstance(row, Embedded | Stored):
-        pixels = np.random.default_rng(0).integers(0, 256, (FEW, *row.shape), dtype=np.uint8)
-        return Extent(*row.sizes, row.num_classes, torch.from_numpy(pixels))
-    dataset = load(name, root)
-    return Extent(
-        len(dataset.train), len(dataset.test), dataset.num_classes, dataset.train.first(FEW), dataset.preprocess
-    )
+        contents = row.contents
+        pixels = np.random.default_rng(0).integers(0, 256, (FEW, *contents.shape), dtype=np.uint8)
+        return Extent(*contents.sizes, len(contents.class_names), torch.from_numpy(pixels))
+    data = load(name, root)
+    return Extent(len(data.train), len(data.test), data.num_classes, data.train.first(FEW), data.preprocess)
 
 
 def check(name: str, root: Path | None = None) -> DatasetCheck:
     """Read the whole data set and verify the checksums of its archives; an error if anything is wrong."""
     row = resolve(name)
     found = row.find(root) if isinstance(row, Stored) else None
-    files = _check_files(row, found) if isinstance(row, Stored) and found else ()
+    files = tuple(_check_file(row, path) for path in found.files()) if isinstance(row, Stored) and found else ()
     dataset = load(name, root)
-    sizes = len(dataset.train), len(dataset.test)
-    return DatasetCheck(name, files, *sizes, _shown(dataset.train.first(1)), dataset.num_classes)
-
-
-def _shown(inputs: Inputs) -> str:
-    return " x ".join(map(str, inputs.shape[1:])) if is_images(inputs) else described(each(lambda t: t[0], inputs))
-
-
-def _check_files(source: Stored, found: StoredFiles) -> tuple[CheckedFile, ...]:
-    return tuple(_check_file(source, path) for path in found.files())
+    one = dataset.train.first(1)
+    shown = " x ".join(map(str, one.shape[1:])) if is_images(one) else described(each(lambda t: t[0], one))
+    return DatasetCheck(name, files, len(dataset.train), len(dataset.test), shown, dataset.num_classes)
 
 
 def _check_file(source: Stored, path: Path) -> CheckedFile:
     if path.is_dir():
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         return CheckedFile(path, size, "unpacked, every image decoded")
-    size = path.stat().st_size
-    if path.suffix == ".gz":
-        return CheckedFile(path, size, verify(path, path, source.md5.get(path.name)))
-    return CheckedFile(path, size, "unpacked, lengths verified")
+    is_packed = path.suffix == ".gz"
+    status = verify(path, path, source.md5.get(path.name)) if is_packed else "unpacked, lengths verified"
+    return CheckedFile(path, path.stat().st_size, status)
 
 
 def is_here(name: str, root: Path | None = None) -> bool:
-    """Whether a data set of ours lies on this computer; of others that shows when they are loaded."""
+    """Whether a built-in data set is on this computer; True for any other, which is looked for when it is loaded."""
     row = resolve(name)
     return _where(row, root) is not None if isinstance(row, Embedded | Stored) else True
 
 
 def listing(root: Path | None = None) -> list[Listing]:
-    """Every data set of ours, and where it lies; nothing is read."""
-    return [Listing(row.name, row.description, *row.sizes, where=_where(row, root)) for row in ROWS]
+    """Every built-in data set, and where it lies; nothing is read."""
+    return [Listing(row.contents.name, row.description, *row.contents.sizes, where=_where(row, root)) for row in ROWS]
 
 
 def _where(row: Embedded | Stored, root: Path | None) -> str | None:

@@ -45,17 +45,11 @@ def digest(path: Path, algorithm: str) -> str:
 
 def verify(file: Path, target: Path, md5: str | None, *, remedy: str = "Delete it and download it again") -> str:
     """How far ``file``, which is or becomes ``target``, can be trusted; an error if its checksum is another."""
-    return _verify_record(file, target, remedy) if md5 is None else _verify_published(file, md5, remedy)
-
-
-def _verify_published(file: Path, md5: str, remedy: str) -> str:
-    found = digest(file, "md5")
-    if found != md5:
-        raise DataError(f"{file} has MD5 {found}, published is {md5}. {remedy}.")
-    return "verified"
-
-
-def _verify_record(file: Path, target: Path, remedy: str) -> str:
+    if md5 is not None:
+        found = digest(file, "md5")
+        if found != md5:
+            raise DataError(f"{file} has MD5 {found}, published is {md5}. {remedy}.")
+        return "verified"
     record = Record.read(target)
     if record is None:
         return "unverified (no record)"

@@ -1,4 +1,4 @@
-"""Who owns which training image."""
+"""Which client owns which training sample."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MAX_DRAWS = 1000
 
 @dataclass(frozen=True)
 class Partition:
-    """Client k owns the images ``shards[k]``; every index belongs to at most one client."""
+    """Client k owns the samples ``shards[k]``; every index belongs to at most one client."""
 
     shards: tuple[IntArray, ...]
 
@@ -25,7 +25,7 @@ class Partition:
         return len(self.shards)
 
     def label_counts(self, labels: IntArray, num_classes: int) -> IntArray:
-        """Images of each client and class, [K, C]."""
+        """Samples of each client and class, [K, C]."""
         return np.stack([np.bincount(labels[shard], minlength=num_classes) for shard in self.shards]).astype(np.int64)
 
 
@@ -35,19 +35,17 @@ def iid(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> l
 
 
 def dirichlet(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -> list[IntArray]:
-    """Per class c draw p ~ Dir_K(alpha) and give client k the share p_k of its images (Luo et al. 2021, 5.1).
+    """Per class c draw p ~ Dir_K(alpha) and give client k the share p_k of its samples (Luo et al. 2021, 5.1).
 
-    Drawn anew, as a whole, until every client has ``min_size`` images.
+    Drawn anew, as a whole, until every client has ``min_size`` samples.
     """
-    smallest = np.empty(0, np.int64)
     for _ in range(MAX_DRAWS):
         shards = _draw_dirichlet(labels, spec, rng=rng)
         sizes = np.array([len(shard) for shard in shards])
         if sizes.min() >= spec.min_size:
             return shards
-        smallest = sizes
     raise PartitionError(
-        f"dirichlet(alpha={spec.alpha}) left client {smallest.argmin()} with {smallest.min()} images after {MAX_DRAWS} "
+        f"dirichlet(alpha={spec.alpha}) left client {sizes.argmin()} with {sizes.min()} samples after {MAX_DRAWS} "
         f"draws; min_size is {spec.min_size}. Raise alpha, lower min_size, or use fewer clients."
     )
 
@@ -88,7 +86,7 @@ def shards(labels: IntArray, spec: PartitionSpec, *, rng: np.random.Generator) -
         owned = rng.permutation(np.flatnonzero(labels == label))
         if len(owned) < len(clients):
             raise PartitionError(
-                f"shards has {len(clients)} owners for class {label}, which has {len(owned)} images. "
+                f"shards has {len(clients)} owners for class {label}, which has {len(owned)} samples. "
                 "Lower partition.classes_per_client or partition.num_clients."
             )
         for client, piece in zip(clients, np.array_split(owned, len(clients)), strict=True):
@@ -103,7 +101,7 @@ def draw_partition(labels: IntArray, spec: PartitionSpec) -> Partition:
     """The partition that a spec names, checked: sorted shards, each index once, no client below ``min_size``."""
     if spec.num_clients * spec.min_size > len(labels):
         raise PartitionError(
-            f"{spec.num_clients} clients of at least {spec.min_size} images need {spec.num_clients * spec.min_size}; "
+            f"{spec.num_clients} clients of at least {spec.min_size} samples need {spec.num_clients * spec.min_size}; "
             f"there are {len(labels)}. Lower partition.min_size or partition.num_clients."
         )
     drawn = PARTITIONERS[spec.kind](labels, spec, rng=stream(spec.seed, "partition"))
@@ -119,19 +117,19 @@ def _are_indices(shard: object) -> bool:
     return array.ndim == 1 and (not array.size or np.issubdtype(array.dtype, np.integer))
 
 
-def _require_a_partition(drawn: tuple[IntArray, ...], num_images: int, spec: PartitionSpec) -> None:
+def _require_a_partition(drawn: tuple[IntArray, ...], num_samples: int, spec: PartitionSpec) -> None:
     if len(drawn) != spec.num_clients:
         wanted = spec.num_clients
         raise PartitionError(f'partition "{spec.kind}" made {len(drawn)} clients; partition.num_clients is {wanted}.')
     sizes = [len(shard) for shard in drawn]
     if min(sizes) < spec.min_size:
         raise PartitionError(
-            f'partition "{spec.kind}" left client {int(np.argmin(sizes))} with {min(sizes)} images; '
+            f'partition "{spec.kind}" left client {int(np.argmin(sizes))} with {min(sizes)} samples; '
             f"partition.min_size is {spec.min_size}. Lower it, or use fewer clients."
         )
     indices = np.concatenate(drawn)
-    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_images:
-        raise PartitionError(f'partition "{spec.kind}" gave an image to two clients, or one that does not exist.')
+    if len(np.unique(indices)) != len(indices) or indices.min() < 0 or indices.max() >= num_samples:
+        raise PartitionError(f'partition "{spec.kind}" gave a sample to two clients, or one that does not exist.')
 
 
 def draw_among(owned: IntArray, labels: IntArray, spec: PartitionSpec) -> Partition:

@@ -49,7 +49,7 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """Who owns which training sample. Its seed is its own: all runs of a comparison share the owners."""
+    """Which client owns which training sample. Its seed is its own: all runs of a comparison share the owners."""
 
     kind: str = "dirichlet"
     """iid, dirichlet, shards, or your own as package.module:name."""
@@ -65,12 +65,8 @@ class PartitionSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value, low in (
-            ("num_clients", self.num_clients, 1),
-            ("classes_per_client", self.classes_per_client, 1),
-            ("min_size", self.min_size, 1),
-        ):
-            if value < low:
-                raise SpecError(f"partition.{name} is {value}; give at least {low}.")
+        for name in ("num_clients", "classes_per_client", "min_size"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"partition.{name} is {getattr(self, name)}; give at least 1.")
         if not self.alpha > 0:
             raise SpecError(f"partition.alpha is {self.alpha}; give a number above 0.")

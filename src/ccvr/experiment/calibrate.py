@@ -49,7 +49,7 @@ def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
             "for example 0.15, to score each client's own model"
         )
         return
-    answers = run.engine.personal_scores(state, memories=ClientStates(run.folder.memories))
+    answers = run.engine.personal_scores(state, states=ClientStates(run.folder.memories))
     found = client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
     results["personal_accuracy"] = found
     yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")

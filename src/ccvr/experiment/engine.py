@@ -35,7 +35,7 @@ from ccvr.training.workers import Workers
 class Engine(Protocol):
     """Clients at work, wherever they are."""
 
-    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         """Train; the state after each round."""
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
@@ -50,7 +50,7 @@ class Engine(Protocol):
         All heads at once: who answers, and in which order, may differ from one question to the next.
         """
 
-    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         """The counts of each client's own model, with the tensors that stayed with it, on its held-out part."""
 
     def missing(self) -> dict[str, dict[int, str]]:
@@ -63,43 +63,43 @@ class LocalEngine:
 
     setup: Setup
 
-    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         clients, spec = self.clients(), self.setup.spec
-        with self._trainer(clients, memories) as trainer:
+        with self._trainer(clients, states) as trainer:
             yield from federate(
                 model,
                 clients,
                 spec.training,
                 seed=spec.seed,
-                memories=memories,
+                states=states,
                 resume=resume,
                 trainer=trainer,
                 unlabelled=self.setup.unlabelled,
             )
 
-    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         training, train = self.setup.spec.training, self.setup.dataset.train
         scratch = Scratch(self.setup.fresh_model(), find_algorithm(training.algorithm).is_private)
         sent = sent_state(state, training)
         for client, shard in enumerate(self.setup.held_out.shards):
-            memory = memories.read(client, state.memories[client]) if client in state.memories else {}
-            model = personal_model(scratch, sent, memory)
+            own = states.read(client, state.client_rounds[client]) if client in state.client_rounds else {}
+            model = personal_model(scratch, sent, own)
             yield score(model, in_order(train, shard), self.setup.dataset.num_classes)
 
-    def local_models(self, state: RoundState, numbers: Sequence[int], *, memories: ClientStates) -> Iterator[Tensors]:
+    def local_models(self, state: RoundState, numbers: Sequence[int], *, states: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
         clients, spec = self.clients(), self.setup.spec
         training, is_private = spec.training, find_algorithm(spec.training.algorithm).is_private
         sent = sent_state(state, training)
-        remembered = {k: state.memories[k] for k in numbers if k in state.memories}
+        remembered = {k: state.client_rounds[k] for k in numbers if k in state.client_rounds}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
             copies = ClientStates(Path(folder))
             for client, last in remembered.items():
-                copies.write(client, last, memories.read(client, last))
+                copies.write(client, last, states.read(client, last))
             with self._trainer(clients, copies) as pool:
                 trainer = pool or OneByOne(Scratch(self.setup.builder(), is_private), training, spec.seed, copies)
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
-                    kept = copies.read(result.client, state.round + 1) if result.remembers else {}
+                    kept = copies.read(result.client, state.round + 1) if result.has_state else {}
                     yield {**result.parameters, **result.buffers, **private_part(kept)}
 
     def clients(self) -> list[Client]:
@@ -107,14 +107,14 @@ class LocalEngine:
         data = TrainingSamples.prepare(dataset.train, dataset.augmentation(self.setup.spec.data.augment))
         return [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
 
-    def _trainer(self, clients: list[Client], memories: ClientStates) -> AbstractContextManager[Trainer | None]:
+    def _trainer(self, clients: list[Client], states: ClientStates) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""
         spec = self.setup.spec
         number = spec.processes(spec.training.cohort(len(clients)))
         keep_freed_memory()
         if number == 1:
             return nullcontext()
-        return Workers(number, clients, self.setup.builder, spec.training, seed=spec.seed, memories=memories)
+        return Workers(number, clients, self.setup.builder, spec.training, seed=spec.seed, states=states)
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         request.validate()

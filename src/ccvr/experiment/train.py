@@ -16,7 +16,7 @@ from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
-from ccvr.training.checkpoint import checkpoint_bytes, named_memories, read_checkpoint
+from ccvr.training.checkpoint import checkpoint_bytes, named_states, read_checkpoint
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import RoundState, first_state
 
@@ -24,12 +24,12 @@ from ccvr.training.rounds import RoundState, first_state
 def train(run: OpenRun) -> Iterator[Started | RoundDone]:
     """Run the rounds that no checkpoint has, and leave the last state in the run's model."""
     folder, setup, model = run.folder, run.setup, run.model
-    spec, memories = setup.spec, ClientStates(folder.memories)
+    spec, states = setup.spec, ClientStates(folder.memories)
     state = reached = newest_state(folder, spec) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
     started = time.perf_counter()
-    for state in run.engine.rounds(model, memories=memories, resume=reached):
+    for state in run.engine.rounds(model, states=states, resume=reached):
         last = state.round == spec.training.rounds
         state.load_into(model)
         counts = score_on_test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
@@ -42,7 +42,7 @@ def train(run: OpenRun) -> Iterator[Started | RoundDone]:
         seconds, started = time.perf_counter() - started, time.perf_counter()
         folder.append_round(_round_record(state, counts, seconds))
         if last or state.round % spec.checkpoint.every == 0:
-            _checkpoint(state, folder, memories, spec)
+            _checkpoint(state, folder, states, spec)
         yield _round_done(state, counts, seconds, spec)
     state.load_into(model)
 
@@ -58,14 +58,14 @@ def newest_state(folder: RunFolder, spec: Spec) -> RoundState | None:
     return read_checkpoint(checkpoints[-1], training_settings(spec)) if checkpoints else None
 
 
-def _checkpoint(state: RoundState, folder: RunFolder, memories: ClientStates, spec: Spec) -> None:
-    """Write a checkpoint, drop those beyond ``keep``, then the memories that none names."""
+def _checkpoint(state: RoundState, folder: RunFolder, states: ClientStates, spec: Spec) -> None:
+    """Write a checkpoint, drop those beyond ``keep``, then the client states that none names."""
     write_atomically(folder.checkpoint(state.round), checkpoint_bytes(state, training_settings(spec)))
     checkpoints, keep = folder.checkpoints(), spec.checkpoint.keep
     for path in checkpoints[: max(0, len(checkpoints) - keep)] if keep else []:
         path.unlink()
-    if state.memories:
-        memories.sweep({pair for path in folder.checkpoints() for pair in named_memories(path)})
+    if state.client_rounds:
+        states.sweep({pair for path in folder.checkpoints() for pair in named_states(path)})
 
 
 def _round_done(state: RoundState, counts: ClassCounts | None, seconds: float, spec: Spec) -> RoundDone:

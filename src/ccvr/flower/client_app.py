@@ -6,18 +6,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ccvr.core.errors import FederationError
+from ccvr.core.errors import FederationError, RunError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import in_order
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import from_toml
 from ccvr.flower.client import answering
-from ccvr.flower.messages import blob_of, pack, setting_of
-from ccvr.flower.node_state import NodeMemories
+from ccvr.flower.messages import array_of, blob_of, pack, setting_of
 from ccvr.flower.questions import (
     HELLO,
     OWN,
@@ -31,13 +30,42 @@ from ccvr.flower.questions import (
 from ccvr.flower.results import result_bytes, sent_from_bytes
 from ccvr.models.scoring import score
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch
+from ccvr.models.state import Scratch, Tensors
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.training.algorithms import find_algorithm
+from ccvr.training.client_state import ClientStates
 from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
 from ccvr.training.trainer import OneByOne
 
+STATE = "ccvr-memory/1"
+"""Format of a client's state as bytes, and the beginning of its names in the node's state."""
+
 app = ClientApp()
+
+
+class NodeStates(ClientStates):
+    """States of one client in its node, as long as Flower's run lasts; the server knows the state of round ``last``."""
+
+    def __init__(self, records: RecordDict, last: int) -> None:
+        self.records, self.last = records, last
+
+    def read(self, client: int, round: int) -> Tensors:
+        record = self.records.array_records.get(f"{STATE}/{round}")
+        if record is None:
+            raise RunError(
+                f"client {client} has no state of round {round}: Flower keeps it as long as its own run lasts. "
+                "Start a new run; algorithms without client states can be resumed."
+            )
+        return tensors_from_bytes(record["memory"].data, format=STATE)[1]
+
+    def write(self, client: int, round: int, state: Tensors) -> None:
+        """Keep a state. The one of round ``last`` stays, in case the server never gets what was trained with it."""
+        rounds = [int(name.rpartition("/")[2]) for name in self.records.array_records if name.startswith(f"{STATE}/")]
+        for before in rounds:
+            if before < round and before != self.last:
+                del self.records[f"{STATE}/{before}"]
+        self.records[f"{STATE}/{round}"] = ArrayRecord({"memory": array_of(tensors_to_bytes(state, format=STATE))})
 
 
 @dataclass(frozen=True)
@@ -81,7 +109,7 @@ def hello(message: Message, context: Context) -> RecordDict:
 def train(message: Message, context: Context) -> RecordDict:
     home, content = home_of(message), message.content
     spec, last = home.setup.spec, setting_of(content, "last", int)
-    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeMemories(context.state, last))
+    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeStates(context.state, last))
     client, sent = home.clients[number_of(context)], sent_from_bytes(blob_of(content, "sent"))
     result = trainer.train_one(client, sent, last or None, round=setting_of(content, "round", int))
     return pack({"result": result_bytes(result)})
@@ -107,7 +135,7 @@ def scores(message: Message, context: Context) -> RecordDict:
 @answering
 def personal(message: Message, context: Context) -> RecordDict:
     home, client, last = home_of(message), number_of(context), setting_of(message.content, "last", int)
-    memory = NodeMemories(context.state, last).read(client, last) if last else {}
-    model = personal_model(home.scratch, sent_from_bytes(blob_of(message.content, "sent")), memory)
+    state = NodeStates(context.state, last).read(client, last) if last else {}
+    model = personal_model(home.scratch, sent_from_bytes(blob_of(message.content, "sent")), state)
     dataset, held_out = home.setup.dataset, home.setup.held_out.shards[client]
     return counts_answer({OWN: score(model, in_order(dataset.train, held_out), dataset.num_classes)})

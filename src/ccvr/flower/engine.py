@@ -34,7 +34,7 @@ NO_ORACLES = "oracles need raw features, which no client of a federation sends. 
 
 
 def require_no_oracles(spec: Spec) -> None:
-    """What cannot be had must not be found out after the training."""
+    """Refuse methods that need raw features before the training, not after it."""
     if any(each.method.raw for each in parse_calibrations(spec.calibration)):
         raise SpecError(NO_ORACLES)
 
@@ -56,19 +56,19 @@ class FlowerEngine:
             require_no_oracles(setup.spec)
         needed = needed_of(number, spec.quorum)
         nodes = connected(grid, number, spec.timeout, enough=needed)
-        everybody = Federation(grid, dict(zip(nodes, nodes, strict=True)), needed / len(nodes), spec.timeout)
-        found = everybody.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
+        unnamed = Federation(grid, {node: node for node in nodes}, needed / len(nodes), spec.timeout)
+        found = unnamed.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
         clients: dict[int, int | None] = {}
         for client, node in found:
-            clients[client] = None if client in clients else node  # of two that claim it nobody knows who it is
+            clients[client] = None if client in clients else node  # two nodes that claim the same client: neither is it
         absent = [client for client in range(number) if clients.get(client) is None]
         if number - len(absent) < needed:
-            raise FederationError(_who_is_absent(absent, clients, len(nodes), number))
+            raise FederationError(_why_absent(absent, clients, len(nodes), number))
         federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
-    def rounds(self, model: SplitModel, *, memories: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
-        data = TrainingSamples(self.setup.dataset.train)  # as they are: nobody trains here
+    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+        data = TrainingSamples(self.setup.dataset.train)  # not augmented: no client trains here
         clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
         spec = self.setup.spec
         yield from federate(
@@ -76,18 +76,18 @@ class FlowerEngine:
             clients,
             spec.training,
             seed=spec.seed,
-            memories=memories,
+            states=states,
             resume=resume,
             trainer=self,
             unlabelled=self.setup.unlabelled,
         )
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
-        """The results of those who answer, in the cohort's order."""
+        """The results of the clients that answer, in the cohort's order."""
         blobs, clients = {"sent": sent_bytes(sent)}, {client.id: client for client in cohort}
-        contents = {k: pack(blobs, spec=self._spec, round=round, last=remembered.get(k, 0)) for k in clients}
+        contents = {k: pack(blobs, spec=self._spec, round=round, last=client_rounds.get(k, 0)) for k in clients}
 
         def read(client: int, answer: RecordDict) -> LocalResult:
             return result_from_bytes(blob_of(answer, "result"), clients[client], sent)
@@ -111,35 +111,35 @@ class FlowerEngine:
         owned = self._owned(self.setup.held_out)
         yield from ask_scores(asked, self._state(model), "head", heads, number, owned, spec=self._spec)
 
-    def personal_scores(self, state: RoundState, *, memories: ClientStates) -> Iterator[ClassCounts]:
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         blobs = {"sent": sent_bytes(sent_state(state, self.setup.spec.training))}
-        contents = {k: pack(blobs, spec=self._spec, last=state.memories.get(k, 0)) for k in self.federation.nodes}
+        contents = {k: pack(blobs, spec=self._spec, last=state.client_rounds.get(k, 0)) for k in self.federation.nodes}
         number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
         yield from ask_personal(self.federation, contents, number, owned)
 
     def missing(self) -> dict[str, dict[int, str]]:
-        return self.federation.missing
+        return self.federation.absent
 
-    def _owned(self, dealt: Partition) -> dict[int, Tensor]:
-        """Samples of each class that every client was dealt."""
+    def _owned(self, partition: Partition) -> dict[int, Tensor]:
+        """How many samples of each class every client owns."""
         dataset = self.setup.dataset
-        counts = dealt.label_counts(dataset.train.labels.numpy(), dataset.num_classes)
+        counts = partition.label_counts(dataset.train.labels.numpy(), dataset.num_classes)
         return dict(enumerate(torch.from_numpy(counts)))
 
     def _state(self, model: SplitModel) -> bytes:
-        """The tensors of the trained model, which a client builds anew: its head is sent by itself where it matters."""
+        """The tensors of the trained model with its first head: heads are sent separately where they matter."""
         backbone = model.backbone.backbone if isinstance(model.backbone, TappedBackbone) else model.backbone
         plain = SplitModel(model.normalize, backbone, self.setup.fresh_model().head)
         return state_bytes(plain.state_dict())
 
     @cached_property
     def _spec(self) -> str:
-        """What a client needs to know; where its data lies it knows itself."""
+        """The spec that clients get; each knows by itself where its data lies."""
         spec = self.setup.spec
         return to_toml(spec if self.simulated else replace(spec, data=replace(spec.data, root=None)))
 
 
-def _who_is_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:
+def _why_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:
     doubles = [client for client in absent if client in clients]
     others = [client for client in absent if client not in clients]
     said = [f"two SuperNodes are client {client}. Give each its own partition-id." for client in doubles[:1]]

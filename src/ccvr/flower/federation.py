@@ -1,4 +1,4 @@
-"""Questions to the clients that a grid reaches: answers as they come, a quorum, a time limit, names of the missing."""
+"""Questions to the clients of a grid: answers as they come, a quorum, a time limit, reasons of absent clients."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from ccvr.flower.exchange import Exchange
 from ccvr.flower.messages import ERROR, SETTINGS
 from ccvr.flower.superlink import FAILED, nodes_of, one_line
 
-NOBODY = "there is not one SuperNode that says it is this client"
+NO_NODE = "there is not one SuperNode that says it is this client"
 Answer = TypeVar("Answer")
 
 
@@ -25,24 +25,24 @@ class Federation:
 
     grid: Grid
     nodes: Mapping[int, int | None]
-    """Flower's node of each client; None of one that no node says it is."""
+    """Flower's node of each client; None where no node, or more than one, says that it is this client."""
     quorum: float = 1.0
     """Part of the clients that must answer."""
     timeout: float = 3600.0
-    """Seconds until nobody is waited for any more; what we compute with their answers does not count."""
-    absent: int = 0
-    """Clients that should be there as well, and have no number because they never came."""
-    missing: dict[str, dict[int, str]] = field(default_factory=dict)
-    """By question, who did not answer it, and why."""
+    """Seconds until waiting ends; what the server computes with the answers does not count."""
+    unconnected: int = 0
+    """How many expected clients never connected; they have no number."""
+    absent: dict[str, dict[int, str]] = field(default_factory=dict)
+    """By question, the clients that did not answer it, and why."""
     without_samples: set[int] = field(default_factory=set)
-    """Who answered that it has nothing to send."""
+    """The clients that answered that they have nothing to send."""
     about: str = ""
-    """Ends each question, to tell it apart from others of the same words."""
+    """Is added to each question, to tell it apart from others of the same words."""
 
     def reasons(self) -> dict[int, str]:
-        """Who was missing in any exchange: in which, and why."""
+        """The clients that were absent in any exchange: in which, and why."""
         found: dict[int, str] = {}
-        for question, silent in self.missing.items():
+        for question, silent in self.absent.items():
             for client, reason in silent.items():
                 before = f"{found[client]}; " if client in found else ""
                 found[client] = f"{before}{question}: {reason.rstrip('.')}"
@@ -58,65 +58,62 @@ class Federation:
         in_order: bool = False,
         at_once: int = 10**6,
     ) -> Iterator[Answer]:
-        """Send each client its content and give what ``read`` makes of the answers, while the next few arrive.
+        """Send each client its content and yield what ``read`` makes of the answers, while the next few arrive.
 
-        As they come, or one by one in the order of ``contents``. Whoever fails, lies or is silent is missing; fewer
-        than the quorum is an error, after the last answer. ``at_once``: how many are asked, as long as time allows.
+        As they come, or one by one in the order of ``contents``. A client that fails, lies or is silent is absent.
+        Fewer than the quorum is an error, after the last answer. ``at_once`` are asked together while time allows.
         """
-        question, there = question + self.about, self._there(contents)
-        missing = {client: NOBODY for client in contents if client not in there}
+        question, nodes = question + self.about, {client: self.nodes[client] for client in contents}
+        there = {client: (node, contents[client]) for client, node in nodes.items() if node is not None}
+        absent = {client: NO_NODE for client in contents if client not in there}
         asked = Exchange(self.grid, message_type, there, self.timeout, in_order=in_order, at_once=at_once)
-        known = self.missing.setdefault(question, {})  # who was missing when the same was asked before stays there
-        known |= missing
+        known = self.absent.setdefault(question, {})  # keeps clients that were absent when it was asked before
+        known |= absent
         for client, answer in asked.answers():
             try:
                 if isinstance(answer, str):
-                    missing[client] = answer
+                    absent[client] = answer
                 else:
                     _require_no_error(answer)
-                    with asked.clock.standing():
+                    with asked.pause():
                         yield read(client, answer)
             except CcvrError as error:
-                missing[client] = one_line(str(error))
-            known |= missing
-        number, answered = len(contents) + self.absent, len(contents) - len(missing)
+                absent[client] = one_line(str(error))
+            known |= absent
+        number, answered = len(contents) + self.unconnected, len(contents) - len(absent)
         needed = needed_of(number, self.quorum)
         if answered < needed:
+            names = listed(absent, unconnected=self.unconnected)
             raise FederationError(
                 f"{answered} of {number} clients answered {question}, where {needed} are needed. "
-                f"Missing: {listed(missing, absent=self.absent)}. Bring them back and try again, or lower the quorum."
+                f"Missing: {names}. Bring them back and try again, or lower the quorum."
             )
-
-    def _there(self, contents: Mapping[int, RecordDict]) -> dict[int, tuple[int, RecordDict]]:
-        """Those who have a node, each with it and its content."""
-        nodes = {client: self.nodes[client] for client in contents}
-        return {client: (node, contents[client]) for client, node in nodes.items() if node is not None}
 
 
 def _require_no_error(content: RecordDict) -> None:
-    """A client of ours says in a setting what went wrong."""
+    """Raise the error that a client of ours reports in a setting."""
     record = content.config_records.get(SETTINGS)
     if record is not None and ERROR in record:
         raise FederationError(one_line(str(record[ERROR])) or FAILED)
 
 
 def needed_of(number: int, quorum: float) -> int:
-    """How many of so many clients a quorum is; nobody is none."""
+    """How many of ``number`` clients a quorum is, at least one."""
     return max(1, math.ceil(quorum * number - 1e-9))
 
 
-def listed(missing: Mapping[int, str] | Mapping[str, str], most: int = 5, *, absent: int = 0) -> str:
-    """Who is missing, and why, in one line; and how many more never came."""
-    named = [f"client {client} ({reason.rstrip('.')})" for client, reason in list(missing.items())[:most]]
-    more = [f"and {len(missing) - most} more"] if len(missing) > most else []
-    never = [f"{absent} not connected"] if absent else []
+def listed(absent: Mapping[int, str] | Mapping[str, str], most: int = 5, *, unconnected: int = 0) -> str:
+    """The absent clients and their reasons in one line, and how many never connected."""
+    named = [f"client {client} ({reason.rstrip('.')})" for client, reason in list(absent.items())[:most]]
+    more = [f"and {len(absent) - most} more"] if len(absent) > most else []
+    never = [f"{unconnected} not connected"] if unconnected else []
     return ", ".join([*named, *more, *never]) or "nobody"
 
 
 def connected(grid: Grid, number: int, timeout: float, *, enough: int | None = None) -> list[int]:
     """Flower's nodes, as soon as there are ``number`` of them.
 
-    Once there are ``enough``, the others have PATIENCE left to come.
+    Once there are ``enough``, the others have PATIENCE seconds to connect.
     """
     enough, deadline, patience, nodes = enough or number, time.monotonic() + timeout, math.inf, list[int]()
     while True:

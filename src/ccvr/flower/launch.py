@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 
 import tomli_w
 
@@ -27,7 +28,7 @@ from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.engine import require_no_oracles
 from ccvr.flower.log_protocol import event_of
-from ccvr.flower.stopping import can_end_all, deaf, end, end_all, heeding_signals
+from ccvr.flower.stopping import end, end_all, ignore_signals, stop_on_signals
 
 BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
@@ -43,7 +44,7 @@ SILENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Flower and Ray call nobody."""
+"""Flower and Ray install nothing and send nothing over the network."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = Fal
     }
     if not spec.flower.superlink and not resume:
         RunFolder(out.expanduser()).require_room(overwrite=overwrite)  # a federation's is where its SuperLink is
-    with heeding_signals(), _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
+    with stop_on_signals(), _link(spec) as link, tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
         file = Path(folder) / "run.toml"
         file.write_text(tomli_w.dumps(config), encoding="utf-8")
         yield from _events(link, file, token)
@@ -82,7 +83,7 @@ def _link(spec: Spec) -> contextlib.AbstractContextManager[Link]:
         require_no_oracles(spec)
         if _address(name).startswith(":local"):
             raise SpecError(
-                f'flower.superlink is "{name}", for which Flower starts a SuperLink that nobody ends. '
+                f'flower.superlink is "{name}", for which Flower starts a SuperLink that does not end. '
                 "Leave it out: then the simulation has one of its own."
             )
         return contextlib.nullcontext(Link(name, _environment()))
@@ -126,20 +127,17 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
             "--host",
             "127.0.0.1",
             "--port",
-            str(port),
+            f"{port}",
         ]
-        said = Path(home, "superlink.log")
-        process = None
+        said, process = Path(home, "superlink.log"), None
         try:
             with said.open("w") as log:
-                process = subprocess.Popen(
-                    command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
+                process = Popen(command, env=environment, stdout=log, stderr=STDOUT, start_new_session=True)
             _await_health(port, process, said)
             sizes = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={processes}"
             yield Link("ccvr", environment, ("--federation-config", sizes), is_ours=True)
         finally:
-            deaf()
+            ignore_signals()
             end_all(f"FLWR_HOME={home}")
             if process is not None:
                 end(process)
@@ -148,15 +146,14 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
 def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
     """What Flower's log says of our run, until it ends."""
     command = [_program("flwr"), "run", str(BUNDLE), link.name, "--stream", "--run-config", str(config), *link.settings]
-    process = subprocess.Popen(
+    process = Popen(
         command,
         env=link.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        stdout=PIPE,
+        stderr=STDOUT,
         encoding="utf-8",
         errors="replace",
-        start_new_session=True,  # Ctrl-C is ours to deal with
+        start_new_session=True,  # Ctrl-C reaches this process alone
     )
     assert process.stdout is not None
     number, is_over, is_finished, said = "", False, False, deque[str](maxlen=200)
@@ -173,36 +170,30 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
             if event is not None:
                 is_finished = isinstance(event, Finished)
                 yield event
-        is_over = True  # or its log broke off, and then we do not know better than Flower
+        is_over = True  # or its log broke off; Flower knows
     finally:
         if not is_over:
-            deaf()
-            if number and not (link.is_ours and can_end_all()):
+            ignore_signals()
+            if number and not link.is_ours:
                 _flwr(link, "stop", number, link.name)
         process.stdout.close()
         end(process)
     if not is_finished:
-        raise FederationError(_why_no_result(link, number, said))
-
-
-def _why_no_result(link: Link, number: str, said: Iterable[str]) -> str:
-    status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
-    if re.search(r'"status": "(starting|running)', status):
-        return f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
-    return f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says."
+        status = _flwr(link, "list", "--run-id", number, link.name) if number else ""
+        if re.search(r'"status": "(starting|running)', status):
+            raise FederationError(
+                f"Flower's log broke off, and its run {number} goes on. Follow it with `flwr log {number} {link.name}`."
+            )
+        raise FederationError(f"Flower ended without a result: {_last_words(said)} CCVR_TRACEBACK=1 shows all it says.")
 
 
 def _flwr(link: Link, *arguments: str) -> str:
-    """What a command of Flower's prints, if it gets an answer at all."""
+    """The output of a command of Flower's; empty if it takes too long."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     try:
+        # In a session of its own, which a second Ctrl-C does not reach.
         done = subprocess.run(
-            command,
-            env=link.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            start_new_session=True,  # a second Ctrl-C must not reach it
+            command, env=link.environment, capture_output=True, text=True, timeout=60, start_new_session=True
         )
     except subprocess.TimeoutExpired:
         return ""
@@ -236,7 +227,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _await_health(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def _await_health(port: int, process: Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_LIMIT
     while process.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):

@@ -11,7 +11,7 @@ from ccvr.experiment.events import ClientsAbsent, Event, Finished, HeadScored, N
 from ccvr.flower.federation import listed
 
 MARK = "ccvr: "
-"""Begins our lines among Flower's, those for people; whoever prints may print the same."""
+"""Begins our lines for people in Flower's log; a user's model may print the same."""
 EVENTS: dict[str, type[Event]] = {each.__name__: each for each in get_args(Event)}
 
 

@@ -10,7 +10,7 @@ from ccvr.core.errors import FederationError
 
 BLOBS, SETTINGS, ERROR = "ccvr.blobs", "ccvr.settings", "error"
 STYPE = "ccvr"
-"""How an array's bytes are to be read, for Flower: nobody else knows it, so a mod that would change them fails."""
+"""The type of our arrays' bytes. Flower's mods do not know it, so a mod that would change them fails."""
 
 T = TypeVar("T")
 

@@ -107,7 +107,7 @@ def ask_statistics(
 
 
 def _require_owned(count: Tensor, owned: Tensor) -> None:
-    """Counts are weights: who claims more than it has would outvote the others."""
+    """Refuse counts above what the client can have: counts are weights in every average."""
     for label in (count > owned).nonzero().flatten().tolist()[:1]:
         raise FederationError(
             f"it counts {int(count[label]):,} samples of class {label} and has at most {int(owned[label]):,}."

@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ccvr.core.errors import FederationError
 from ccvr.models.state import Tensors, num_bytes
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, head_row_norms
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
 
 SENT, RESULT = "ccvr-sent/1", "ccvr-result/1"
 """Formats of bytes."""
+SENT_GROUPS = ("parameters", "buffers", "broadcast")
 MAX_MAGNITUDE = {"parameters": 1e9, "buffers": 1e18, "payload": 1e9}
-"""What a client sends, and how large a number in it may be: no trained weight comes near; a variance is a square."""
+"""What a client sends, and how large a number in it may be: far above any trained weight; a variance is a square."""
 MAX_PAYLOAD = 10
 """Models, or megabytes, that may travel beside the model."""
 MAX_STEPS, MAX_SECONDS = 10**9, 10**9
@@ -23,22 +23,21 @@ MAX_LOSS = torch.finfo(torch.float32).max
 
 
 def sent_bytes(state: GlobalState) -> bytes:
-    groups = {"parameters": state.parameters, "buffers": state.buffers, "broadcast": state.broadcast}
-    return tensors_to_bytes(_flat(groups), format=SENT)
+    return tensors_to_bytes(joined({group: getattr(state, group) for group in SENT_GROUPS}), format=SENT)
 
 
 def sent_from_bytes(blob: bytes) -> GlobalState:
     _, tensors = _read(blob, SENT)
-    return GlobalState(*(_group(tensors, name) for name in ("parameters", "buffers", "broadcast")))
+    return GlobalState(*(group_of(tensors, group) for group in SENT_GROUPS))
 
 
 def result_bytes(result: LocalResult) -> bytes:
     return tensors_to_bytes(
-        _flat({group: getattr(result, group) for group in MAX_MAGNITUDE}),
+        joined({group: getattr(result, group) for group in MAX_MAGNITUDE}),
         format=RESULT,
         num_examples=result.num_examples,
         num_steps=result.num_steps,
-        remembers=result.remembers,
+        remembers=result.has_state,
         loss=result.metrics.loss,
         seconds=result.metrics.seconds,
     )
@@ -47,15 +46,15 @@ def result_bytes(result: LocalResult) -> bytes:
 def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalResult:
     """The result of that client; one that does not fit what was sent, or what the client has, is refused."""
     header, tensors = _read(blob, RESULT)
-    groups = {group: _group(tensors, group) for group in MAX_MAGNITUDE}
+    groups = {group: group_of(tensors, group) for group in MAX_MAGNITUDE}
     if sum(map(len, groups.values())) != len(tensors):
-        raise FederationError("its result has tensors that nobody asked for.")
+        raise FederationError("its result has tensors that were not asked for.")
     for group, found in groups.items():
         _require_fitting(found, getattr(sent, group, None), MAX_MAGNITUDE[group])
     if num_bytes(groups["payload"]) > MAX_PAYLOAD * max(sent.model_bytes, 10**6):
         raise FederationError(f"beside its model it sends {num_bytes(groups['payload']):,} bytes, which is too much.")
     if header.get("num_examples") != len(client.indices):
-        raise FederationError(f"it trained on {header.get('num_examples')} images; {len(client.indices)} are its own.")
+        raise FederationError(f"it trained on {header.get('num_examples')} samples; {len(client.indices)} are its own.")
     return LocalResult(
         client.id,
         groups["parameters"],
@@ -64,19 +63,14 @@ def result_from_bytes(blob: bytes, client: Client, sent: GlobalState) -> LocalRe
         int(_number(header, "num_steps", 1, MAX_STEPS, (int,))),
         groups["payload"],
         {},
-        _metrics(header, groups, sent),
-        remembers=header.get("remembers") is True,
-    )
-
-
-def _metrics(header: Mapping[str, Any], groups: Mapping[str, Tensors], sent: GlobalState) -> LocalMetrics:
-    """What the client alone knows, if it can be; the rest is counted here."""
-    return LocalMetrics(
-        loss=_number(header, "loss", -MAX_LOSS, MAX_LOSS),
-        head_row_norms=head_row_norms(groups["parameters"]),
-        bytes_down=sent.model_bytes + num_bytes(sent.broadcast),
-        bytes_up=sent.model_bytes + num_bytes(groups["payload"]),
-        seconds=_number(header, "seconds", 0, MAX_SECONDS),
+        LocalMetrics.of(
+            sent,
+            groups["parameters"],
+            groups["payload"],
+            loss=_number(header, "loss", -MAX_LOSS, MAX_LOSS),
+            seconds=_number(header, "seconds", 0, MAX_SECONDS),
+        ),
+        has_state=header.get("remembers") is True,
     )
 
 
@@ -90,7 +84,7 @@ def _number(
 
 
 def _require_fitting(found: Tensors, sent: Tensors | None, most: float) -> None:
-    """The names, types and shapes that were ``sent``; and no numbers that would spoil the average of everybody."""
+    """Require the names, types and shapes that were ``sent``, and no numbers that would spoil the average."""
     if sent is not None and _described(found) != _described(sent):
         raise FederationError("its tensors are not those of the model that was sent.")
     for name, tensor in found.items():
@@ -112,12 +106,3 @@ def _read(blob: bytes, format: str) -> tuple[dict[str, Any], Tensors]:
         return tensors_from_bytes(blob, format=format)
     except UnreadableTensors as error:
         raise FederationError(f"these bytes are not what they should be ({error}).") from error
-
-
-def _flat(groups: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
-    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
-
-
-def _group(tensors: Tensors, group: str) -> Tensors:
-    mark = f"{group}/"
-    return {name.removeprefix(mark): tensor for name, tensor in tensors.items() if name.startswith(mark)}

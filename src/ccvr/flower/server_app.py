@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
 from ccvr.experiment.pipeline import resume, start
 from ccvr.experiment.presets import find_spec
-from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, from_toml
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.log_protocol import MARK, as_json, in_words
@@ -38,9 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
 
     simulated = isinstance(grid, InMemoryGrid)
-
-    def engine(setup: Setup) -> FlowerEngine:
-        return FlowerEngine.connect(grid, setup, simulated=simulated)
+    engine = partial(FlowerEngine.connect, grid, simulated=simulated)
 
     def say(what: Event | CcvrError) -> None:
         # In one piece: Flower's own threads write to the same log.
@@ -62,13 +60,13 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _known_everywhere(spec: Spec) -> Spec:
-    """What clients on other machines have installed is not known here: they train by torch, unless told otherwise."""
+    """The spec with step "torch" for "auto": what clients on other machines have installed is not known here."""
     step = "torch" if spec.training.step == "auto" else spec.training.step
     return replace(spec, training=replace(spec.training, step=step))
 
 
 def flag_of(config: Mapping[str, Any], name: str) -> bool:
-    """Flower takes a text for it, and every text is true."""
+    """A flag of the configuration; a text is refused, because every text counts as true."""
     if type(config[name]) is not bool:
         raise SpecError(f'{name} is "{config[name]}". Give true or false, without quotes.')
     return bool(config[name])

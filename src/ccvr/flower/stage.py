@@ -28,7 +28,7 @@ from ccvr.statistics.wire import MAX_COUNT
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What came out of the stage."""
+    """The result of the stage."""
 
     model: nn.Module
     """The calibrated model; the trained one where a validation chose to keep it, or came to nothing."""
@@ -36,12 +36,12 @@ class Calibrated:
     statistics: ClassStatistics
     connected: int
     """How many clients there were to ask."""
-    missing: dict[int, str]
-    """Who did not answer, by Flower's node id: to which question, and why."""
+    absent: dict[int, str]
+    """Clients that did not answer, by Flower's node id: to which question, and why."""
     without_samples: tuple[int, ...]
-    """Who answered that it has nothing to send."""
-    absent: int
-    """How many of ``num_clients`` were not connected; who they are, nobody knows."""
+    """Clients that answered that they have nothing to send."""
+    unconnected: int
+    """How many of ``num_clients`` were not connected; they have no id."""
     selection: Selection[Head] | None = None
     """What the validation found, where there was one."""
     undecided: str = ""
@@ -63,8 +63,8 @@ class Calibrated:
             lines.append(f"the trained model stays, for {self.undecided}")
         if self.without_samples:
             lines.append(f"without samples: {', '.join(map(str, self.without_samples))}")
-        missing = listed(self.missing, most=20, absent=self.absent)
-        return "\n".join([*lines, f"{self.connected} clients; missing: {missing}"])
+        absent = listed(self.absent, most=20, unconnected=self.unconnected)
+        return "\n".join([*lines, f"{self.connected} clients; missing: {absent}"])
 
 
 def calibrate(
@@ -88,12 +88,15 @@ def calibrate(
 
     ``example``: inputs [B, …] of the right shape, on which features are finite. ``method``: a calibrator with options
     behind commas; without one the best for this ``kind`` of statistics (full). ``taps``: layers that are read beside
-    the last. Who claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited for, as long
-    as the ``quorum``, a part of them, is not there; then all that are connected are asked. The quorum, of
+    the last. A client that claims more than ``max_count`` samples of a class is left out. ``num_clients`` are waited
+    for, as long as the ``quorum``, a part of them, is not there; then all that are connected are asked. The quorum, of
     ``num_clients`` or of all if they are more, must answer within ``timeout`` seconds.
     With ``validate`` the clients' held-out parts decide whether the new head stays; if they cannot, the old one does.
     """
-    _check_options(quorum, timeout)
+    if not 0 < quorum <= 1:
+        raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
+    if not 0 < timeout <= MAX_SECONDS:
+        raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MAX_SECONDS:,}.")
     require_count("num_clients", num_clients, least=1)
     require_count("max_count", max_count, least=1)
     require_count("min_count", min_count)
@@ -110,9 +113,9 @@ def calibrate(
     example = _pair(model, example)
     path = find_head(model, example, head)
     nodes = connected(grid, num_clients, timeout, enough=needed_of(num_clients, quorum))
-    absent = max(0, num_clients - len(nodes))
-    federation = Federation(grid, dict(zip(nodes, nodes, strict=True)), quorum, timeout, absent=absent)
-    least = 0 if hasattr(chosen.method, "min_count") else min_count  # what a method of one's own may not know of
+    unconnected = max(0, num_clients - len(nodes))
+    federation = Federation(grid, {node: node for node in nodes}, quorum, timeout, unconnected=unconnected)
+    least = 0 if hasattr(chosen.method, "min_count") else min_count  # a user's own method may have no such option
     stage = _Stage(federation, model, example, path, max_count, least)
     statistics = chosen.method.gather(stage.merged, seed=seed)
     if method is None:  # the model may have none of the layers that were asked for
@@ -129,22 +132,14 @@ def calibrate(
         len(nodes),
         federation.reasons(),
         tuple(sorted(federation.without_samples)),
-        absent,
+        unconnected,
         selection,
         undecided,
     )
 
 
-def _check_options(quorum: float, timeout: float) -> None:
-    """Find mistakes before anybody is waited for."""
-    if not 0 < quorum <= 1:
-        raise SpecError(f"quorum is {quorum}; give a number above 0, at most 1.")
-    if not 0 < timeout <= MAX_SECONDS:
-        raise SpecError(f"timeout is {timeout}; give seconds above 0, at most {MAX_SECONDS:,}.")
-
-
 def _pair(model: nn.Module, example: Tensor) -> Tensor:
-    """Two inputs where the model is: what a model does with one may be no batch."""
+    """Two inputs on the model's device: some models cannot take a batch of one."""
     if not isinstance(example, Tensor) or not example.dim():
         raise SpecError("the example is no tensor of inputs [B, …]. Give one of the shape that the model takes.")
     pair = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
@@ -172,7 +167,7 @@ class _Stage:
         return merge(ask_statistics(self.federation, self.state, request, like, self.owned))
 
     def choose(self, heads: dict[str, Head]) -> tuple[Selection[Head] | None, str]:
-        """The selection, or why there is none: that is no reason to lose the statistics."""
+        """The selection, or the reason why there is none: a failed validation must not lose the statistics."""
         counts = ask_scores(self.federation, self.state, self.path, heads, self.num_classes, self.owned)
         try:
             return select(heads, counts), ""

@@ -1,15 +1,14 @@
-"""Calls to the SuperLink that end: Flower tries for ever where it is gone, and waits hours for parts of an answer."""
+"""Calls to the SuperLink with a time limit: Flower retries for ever without it, and waits hours for lost chunks."""
 
 import contextlib
 import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import httpx
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
@@ -18,29 +17,28 @@ from ccvr.core.errors import FederationError, LinkFailed
 GONE = "the SuperLink does not answer ({}). Bring it back and try again."
 FAILS = "the SuperLink failed ({}). Look into its log, then try again."
 STEP = 0.2
-"""Seconds that a signal may have to wait."""
+"""Seconds after which a signal is handled at the latest."""
 LIMIT = 60.0
-"""Seconds in which a SuperLink that is there says who is connected."""
+"""Seconds in which a SuperLink lists the connected nodes."""
 LOOK = 20.0
-"""Seconds after which a message that is not sent is a reason to ask whether the SuperLink is there."""
+"""Seconds without a message being sent, after which the SuperLink is checked."""
 MAX_LETTERS = 300
-"""Of what somebody else wrote."""
-FLOWERS_WORDS = {
+"""Letters that are shown of a text from outside."""
+REASONS = {
     ErrorCode.NODE_UNAVAILABLE: "it is not connected",
     ErrorCode.CLIENT_APP_CRASHED: "its process died",
     ErrorCode.MESSAGE_UNAVAILABLE: "its answer did not arrive whole, or not in time",
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "its answer came too late",
 }
-"""Flower's codes whose own words say less."""
-
+"""Our reasons for some of Flower's error codes, whose own texts say less."""
 FAILED = "it failed"
-"""Where no reason is given."""
+"""The reason where none is given."""
 
 T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call in a thread of its own, which nobody has to wait for."""
+    """A call in a thread of its own, which can be left running."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._found: list[T] = []
@@ -51,18 +49,18 @@ class Call(Generic[T]):
     def _run(self, function: Callable[[], T]) -> None:
         try:
             self._found.append(function())
-        except BaseException as error:  # some of Flower's are no Exception; whoever asks for the result raises them
+        except BaseException as error:  # some of Flower's are no Exception; result() raises them
             self._raised.append(error)
 
     def ends_within(self, seconds: float) -> bool:
-        """Step by step: signals that Flower's threads raise in this process do not end a step, but are heeded after."""
+        """Wait in steps: signals that Flower's threads raise in this process are handled between two steps."""
         deadline = time.monotonic() + seconds
         while self._thread.is_alive() and (left := deadline - time.monotonic()) > 0:
             self._thread.join(min(left, STEP))
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """What the call gave; a network that fails is nobody's fault, and one line."""
+        """What the call returned; an error of the network becomes one line."""
         try:
             for error in self._raised:
                 raise error
@@ -82,87 +80,48 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
 
 def nodes_of(grid: Grid) -> list[int]:
-    """Flower's nodes that are connected."""
+    """Ids of the nodes that are connected."""
     return within(LIMIT, lambda: list(grid.get_node_ids()))
 
 
 def require_there(grid: Grid) -> None:
-    """An error where the SuperLink does not answer, however it does."""
+    """Raise an error if the SuperLink does not answer; an answer that reports a failure is enough."""
     with contextlib.suppress(LinkFailed):
         nodes_of(grid)
 
 
-@dataclass(frozen=True)
-class Unsent:
-    """Why a message was not sent."""
-
-    reason: str
-
-
-def push(grid: Grid, message: Message, seconds: float) -> str | Unsent:
-    """The number of a message that was sent; while that takes long, the SuperLink must be there.
+def push(grid: Grid, message: Message, seconds: float) -> str:
+    """Send a message and return its id; LinkFailed if it cannot be sent. A slow SuperLink is checked meanwhile.
 
     One message at a time: Flower leaves out those that it cannot send, and does not say which.
     """
     call, deadline = Call(lambda: list(grid.push_messages([message]))), time.monotonic() + seconds
     try:
-        while not call.ends_within(min(LOOK, deadline - time.monotonic())):
+        while not (is_done := call.ends_within(min(LOOK, deadline - time.monotonic()))):
             require_there(grid)
             if time.monotonic() >= deadline:
-                return Unsent("the message could not be sent in time")
-        number = next(iter(call.result()), None)
-    except LinkFailed as error:
-        return Unsent(str(error))
+                break
+        number = next(iter(call.result()), None) if is_done else None
     except FederationError:
         raise
-    except Exception as error:  # whatever Flower raises over one message: the others are none the worse
-        return Unsent(f"the message could not be sent ({type(error).__name__})")
-    return number or Unsent("the message could not be sent")
+    except Exception as error:  # of any kind: the other messages can still be sent
+        raise LinkFailed(f"the message could not be sent ({type(error).__name__})") from error
+    if not number:
+        raise LinkFailed(f"the message could not be sent{'' if is_done else ' in time'}")
+    return number
 
 
-class Pull:
-    """A look at whether a message is answered."""
-
-    def __init__(self, grid: Grid, number: str, *, is_last: bool) -> None:
-        self.is_last = is_last
-        """Whether it was begun when the time was over."""
-        self.is_doubtful = True
-        """Whether the SuperLink may be gone, for all that is known."""
-        self._begun = time.monotonic()
-        self._call = Call(lambda: list(grid.pull_messages([number])))
-
-    @property
-    def seconds(self) -> float:
-        """Since it began."""
-        return time.monotonic() - self._begun
-
-    def ends_within(self, seconds: float) -> bool:
-        return self._call.ends_within(seconds)
-
-    def answer(self) -> RecordDict | str | None:
-        """The answer, or why there is none; None as long as it may come."""
-        try:
-            found = self._call.result()
-        except FederationError:
-            raise
-        except Exception as error:  # whatever Flower raises over a message that no honest client sends
-            return f"its message cannot be read ({type(error).__name__})"
-        if not found:
-            return None
-        return _why(found[0].error) if found[0].has_error() else found[0].content
-
-
-def _why(error: Error) -> str:
-    """Flower's reason in one line: "<class 'ValueError'>:<'text'>", or Ray's page around it."""
-    if error.code in FLOWERS_WORDS:
-        return FLOWERS_WORDS[error.code]
+def reason_of(error: Error) -> str:
+    """The reason of Flower's error in one line: "<class 'ValueError'>:<'text'>", or Ray's page around it."""
+    if error.code in REASONS:
+        return REASONS[error.code]
     text = re.sub(r"\x1b\[\d*m", "", error.reason or "")
-    text = text.rpartition("occurred. Message: ")[2][: 10 * MAX_LETTERS]  # what follows takes squares of its time
+    text = text.rpartition("occurred. Message: ")[2][: 10 * MAX_LETTERS]  # the next expression takes quadratic time
     text = re.sub(r"^<class '(?:[\w.]*\.)?(\w+)[^>]*>:<'", r"\1: ", text).removesuffix("'>")
     return one_line(text.strip().partition("\n")[0]) or FAILED
 
 
 def one_line(text: str) -> str:
-    """What somebody else wrote, without line ends and other signs that do something to a terminal."""
+    """A text from outside, without line ends and other control characters."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text[:10_000])
     return " ".join(printable.split())[:MAX_LETTERS]

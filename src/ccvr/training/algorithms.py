@@ -60,7 +60,7 @@ class Algorithm:
     """Whether the server cannot do without unlabelled samples."""
 
     def init(self, model: ModelState, num_clients: int) -> Tensors:
-        """What the server remembers before the first round."""
+        """The server's state before the first round."""
         return {}
 
     def broadcast(self, state: Tensors) -> Tensors:
@@ -78,7 +78,7 @@ class Algorithm:
     def aggregate(
         self, before: ModelState, results: Iterable[LocalResult], state: Tensors, server: ServerContext
     ) -> tuple[ModelState, Tensors]:
-        """The new global model and what the server remembers. Tensors that stay with clients are in neither."""
+        """The new global model and the server's new state. Tensors that stay with clients are in neither."""
         return server.average(results), state
 
 

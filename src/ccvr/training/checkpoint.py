@@ -5,15 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ccvr.core.errors import RunError
-from ccvr.models.state import Tensors
-from ccvr.models.tensor_file import (
-    UnreadableTensors,
-    header_length,
-    read_header,
-    tensors_from_bytes,
-    tensors_to_bytes,
-)
+from ccvr.models.tensor_file import UnreadableTensors, header_length, read_header, tensors_from_bytes, tensors_to_bytes
 from ccvr.training.algorithms import upgraded
+from ccvr.training.messages import group_of, joined
 from ccvr.training.rounds import RoundState
 
 FORMAT = "ccvr-checkpoint/1"
@@ -22,31 +16,26 @@ UNREADABLE = (UnreadableTensors, KeyError, TypeError, ValueError, OSError)
 
 
 def checkpoint_bytes(state: RoundState, settings: Mapping[str, Any]) -> bytes:
-    """Everything that the next round depends on, but the memories, which are files of their own.
+    """Everything that the next round depends on, except the clients' states, which are files of their own.
 
     ``settings`` are the fields, by dotted name, that the state was trained with.
     """
-    tensors: Tensors = {}
-    for group in GROUPS:
-        tensors |= {f"{group}/{name}": tensor for name, tensor in getattr(state, group).items()}
-    return tensors_to_bytes(
-        tensors, format=FORMAT, round=state.round, memories=sorted(state.memories.items()), settings=dict(settings)
-    )
+    tensors, rounds = joined({group: getattr(state, group) for group in GROUPS}), sorted(state.client_rounds.items())
+    return tensors_to_bytes(tensors, format=FORMAT, round=state.round, memories=rounds, settings=dict(settings))
 
 
 def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> RoundState:
     """The state in a file; one that was trained with other ``settings`` is refused."""
-    groups: dict[str, Tensors] = {group: {} for group in GROUPS}
     try:
         header, tensors = tensors_from_bytes(path.read_bytes(), format=FORMAT)
-        for key, tensor in tensors.items():
-            group, _, name = key.partition("/")
-            groups[group][name] = tensor
-        parameters, buffers, server = (groups[group] for group in GROUPS)
+        unknown = {key.partition("/")[0] for key in tensors} - {*GROUPS}
+        parameters, buffers, server = (group_of(tensors, group) for group in GROUPS)
         state = RoundState(header["round"], parameters, buffers, server, dict(header["memories"]))
         trained_with = dict(header.get("settings", {}))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+    if unknown:
+        raise _unreadable(path, f"unknown tensors {', '.join(sorted(unknown))}")
     _require_same(_upgraded(trained_with), settings or {}, path)
     return state
 
@@ -59,30 +48,27 @@ def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     return others | {f"{mark}{name}": value for name, value in {"step": "torch", **upgraded(training)}.items()}
 
 
-def named_memories(path: Path) -> list[tuple[int, int]]:
-    """The memories that a checkpoint names, as (client, round): read from its first bytes alone."""
-    try:
-        return [(client, round) for client, round in _header(path)["memories"]]
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
-
-
-def _header(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            start = file.read(8)
-            header, _ = read_header(start + file.read(header_length(start)), format=FORMAT)
-    except UNREADABLE as error:
-        raise _unreadable(path, error) from error
-    return header
+def named_states(path: Path) -> list[tuple[int, int]]:
+    """The client states that a checkpoint names, as (client, round): read from its first bytes alone."""
+    return _read_header(path)[0]
 
 
 def trained_with(path: Path) -> dict[str, Any]:
     """The fields, by dotted name, that a checkpoint was trained with: read from its first bytes alone."""
-    return dict(_header(path).get("settings", {}))
+    return _read_header(path)[1]
 
 
-def _unreadable(path: Path, error: Exception) -> RunError:
+def _read_header(path: Path) -> tuple[list[tuple[int, int]], dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+            header, _ = read_header(start + file.read(header_length(start)), format=FORMAT)
+        return [(client, round) for client, round in header["memories"]], dict(header.get("settings", {}))
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: object) -> RunError:
     return RunError(f"checkpoint {path} cannot be read ({error}). Delete it to go on from the one before.")
 
 

@@ -1,4 +1,4 @@
-"""What clients remember between rounds: one file per client and round, so that a checkpoint can name it."""
+"""What clients keep between rounds: one file per client and round, so that a checkpoint can name it."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +12,7 @@ from ccvr.models.state import Tensors, copied
 
 
 class ClientStates:
-    """Memories of clients in a folder."""
+    """States of clients in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,15 +23,16 @@ class ClientStates:
             return load_file(path)
         except (OSError, SafetensorError) as error:
             raise RunError(
-                f"the memory {path} cannot be read ({error}). Delete the newest checkpoint to go on from an older one."
+                f"the client state {path} cannot be read ({error}). "
+                "Delete the newest checkpoint to go on from an older one."
             ) from error
 
-    def write(self, client: int, round: int, memory: Tensors) -> None:
+    def write(self, client: int, round: int, state: Tensors) -> None:
         # Copies: safetensors refuses channels last, and tensors that share memory.
-        write_atomically(self._path(client, round), save(copied(memory)))
+        write_atomically(self._path(client, round), save(copied(state)))
 
     def sweep(self, named: Collection[tuple[int, int]]) -> None:
-        """Delete every memory but those of the named (client, round) pairs."""
+        """Delete every state except those of the named (client, round) pairs."""
         keep = {self._path(client, round) for client, round in named}
         for path in self.folder.glob("*.safetensors"):
             if path not in keep:

@@ -1,4 +1,4 @@
-"""One client's part of a round: a pure function of the global model, the client's samples and its memory."""
+"""One client's part of a round: a pure function of the global model, the client's samples and its state."""
 
 import math
 import time
@@ -18,22 +18,22 @@ from ccvr.kernels.crops import Crops
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, num_bytes, plain
+from ccvr.models.state import Scratch, Tensors, plain
 from ccvr.training.algorithms import Algorithm, shared
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState, head_row_norms
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState, group_of, joined
 from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
 
-ALGORITHM, CLSPROX, PRIVATE = "algorithm/", "clsprox/", "private/"
-"""Beginnings of names in a client's memory: what each objective keeps, and the tensors that stay with the client."""
+ALGORITHM, CLSPROX, PRIVATE = "algorithm", "clsprox", "private"
+"""Groups of a client's state: what each objective keeps, and the tensors that stay with the client."""
 
 
 def train_client(
     scratch: Scratch[SplitModel],
     received: GlobalState,
     client: Client,
-    memory: Tensors,
+    state: Tensors,
     algorithm: Algorithm,
     spec: TrainingSpec,
     *,
@@ -42,15 +42,17 @@ def train_client(
 ) -> LocalResult:
     """Train a model of the right shape, whatever it holds, from the received state on one client's samples.
 
-    Tensors that the algorithm keeps private come from the client's memory, and at its first time from the model as it
+    Tensors that the algorithm keeps private come from the client's state, and at its first time from the model as it
     was built. The result's tensors are the model's own: take a copy before it trains again.
     """
     started = time.perf_counter()
-    private = {**scratch.first, **private_part(memory)}
-    model = personal_model(scratch, received, memory)
+    private = {**scratch.first, **private_part(state)}
+    model = personal_model(scratch, received, state)
     _require_trainable(model, client, spec)
     context = _context(model, received, private, client, spec, round)
-    objectives = {ALGORITHM: algorithm.objective(context.remembering(_part(memory, ALGORITHM)))}
+    is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
+    own = group_of(state, ALGORITHM) if is_grouped else state  # states of old versions have no groups
+    objectives = {ALGORITHM: algorithm.objective(context.with_state(own))}
     if spec.clsprox:
         objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -71,34 +73,22 @@ def train_client(
     parameters, buffers = (shared(algorithm, tensors) for tensors in everything)
     outcomes = {name: objective.finish(num_steps) for name, objective in objectives.items()}
     payload: Tensors = {name: plain(tensor) for name, tensor in outcomes[ALGORITHM].payload.items()}
-    kept = {f"{mark}{name}": plain(t) for mark, outcome in outcomes.items() for name, t in outcome.memory.items()}
-    kept |= {f"{PRIVATE}{name}": plain(tensors[name]) for tensors in everything for name in tensors if name in private}
-    metrics = LocalMetrics(
-        loss=loss,
-        head_row_norms=head_row_norms(parameters),
-        bytes_down=received.model_bytes + num_bytes(received.broadcast),
-        bytes_up=received.model_bytes + num_bytes(payload),
-        seconds=time.perf_counter() - started,
-    )
+    groups = {group: outcome.state for group, outcome in outcomes.items()}
+    groups[PRIVATE] = {name: tensors[name] for tensors in everything for name in tensors if name in private}
+    kept = {name: plain(tensor) for name, tensor in joined(groups).items()}
+    metrics = LocalMetrics.of(received, parameters, payload, loss=loss, seconds=time.perf_counter() - started)
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def personal_model(scratch: Scratch[SplitModel], received: ModelState, memory: Tensors) -> SplitModel:
+def personal_model(scratch: Scratch[SplitModel], received: ModelState, state: Tensors) -> SplitModel:
     """The model as one client has it: what it received, and the tensors that stayed with it."""
-    private = {**scratch.first, **private_part(memory)}
+    private = {**scratch.first, **private_part(state)}
     return scratch.load(received.parameters, received.buffers, *([private] if private else []))
 
 
-def private_part(memory: Tensors) -> Tensors:
+def private_part(state: Tensors) -> Tensors:
     """The model's tensors that stayed with a client, by their names."""
-    return _part(memory, PRIVATE)
-
-
-def _part(memory: Tensors, mark: str) -> Tensors:
-    """What lies under a mark; memories of before there were marks are the algorithm's."""
-    if mark == ALGORITHM and not any(name.startswith((ALGORITHM, CLSPROX, PRIVATE)) for name in memory):
-        return memory
-    return {name.removeprefix(mark): tensor for name, tensor in memory.items() if name.startswith(mark)}
+    return group_of(state, PRIVATE)
 
 
 def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
@@ -138,7 +128,7 @@ def _context(
     return LocalContext(
         model=model,
         received=_on(device, {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}),
-        memory={},
+        state={},
         broadcast=_on(device, received.broadcast),
         all_labels=client.data.samples.labels,
         indices=client.indices,

@@ -1,12 +1,12 @@
-"""States and results on their way between our own processes.
+"""States and results between our own processes.
 
 A state goes through the pipe as plain arrays, once a round. Results come back for every client, so they go through
-memory that both sides map, at a quarter of the pipe's price.
+memory that both sides map, at a quarter of the pipe's cost.
 """
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
 FLAT = ("parameters", "buffers")
-"""Those that come out in one piece where they can: the server adds them up."""
-OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "memory"))
+"""Groups that are read in one piece where possible: the server adds them up."""
+OTHERS = tuple(field.name for field in fields(LocalResult) if field.name not in (*CARRIED, "state"))
 ALIGNMENT = 4 * ALIGNED
 
 Key = tuple[str, str]
@@ -54,7 +54,7 @@ def unpack_state(parcel: State) -> GlobalState:
 
 
 class Mailbox:
-    """A mapped file with places for some results: those may be read while the next are written."""
+    """A mapped file with places for several results, so that one is read while the next is written."""
 
     def __init__(self, path: Path, room: int, places: int = 2) -> None:
         if not path.exists():
@@ -77,7 +77,7 @@ class Mailbox:
         inside, outside, pairs = self._places[self._place], {}, []
         for group, named in groups.items():
             if isinstance(named, Flat) and group in self._flat:
-                pairs.append((self._wholes[self._place][group], named.whole))
+                pairs.append((self._flat[group].over(self._content[self._place]).whole, named.whole))
                 continue
             for name, tensor in named.items():
                 if (group, name) in inside:
@@ -104,7 +104,7 @@ class Mailbox:
             groups[group][name] = _tensor(*piece)
         groups |= {group: flat.over(content) for group, flat in self._flat.items()}
         others = letter.bare | {"metrics": LocalMetrics(**letter.bare["metrics"])}
-        return LocalResult(**groups, **others, memory={})
+        return LocalResult(**groups, **others, state={})
 
     def _arrange(self, layout: dict[Key, Shape]) -> None:
         """Lay out every tensor at all places, as long as there is room."""
@@ -118,19 +118,13 @@ class Mailbox:
                 self._begins[key] = begin
                 begin = -(-end // ALIGNMENT) * ALIGNMENT
         self._used = begin
-        self._flat = dict(self._found_flat())
-        self._wholes = [
-            {group: flat.over(content).whole for group, flat in self._flat.items()} for content in self._content
-        ]
-        self._begins = {key: begin for key, begin in self._begins.items() if key[0] not in self._flat}
-
-    def _found_flat(self) -> Iterator[tuple[str, "_FlatGroup"]]:
-        """Groups that lie here as ``Flat`` lays them out."""
+        self._flat = dict[str, _FlatGroup]()
         for group in FLAT:
-            forms = {name: form for (of, name), form in self._layout.items() if of == group}
-            layout, begins = Layout.of(forms), [self._begins.get((group, name)) for name in forms]
-            if layout is not None and None not in begins:
-                yield group, _FlatGroup(layout, begins[0] or 0)
+            forms = {name: form for (of, name), form in layout.items() if of == group}
+            flat, begins = Layout.of(forms), [self._begins.get((group, name)) for name in forms]
+            if flat is not None and None not in begins:  # the group lies here as ``Flat`` lays it out
+                self._flat[group] = _FlatGroup(flat, begins[0] or 0)
+        self._begins = {key: begin for key, begin in self._begins.items() if key[0] not in self._flat}
 
 
 class _FlatGroup(NamedTuple):

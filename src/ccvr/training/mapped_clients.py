@@ -1,4 +1,4 @@
-"""All clients' samples as files that processes map, so that nobody copies them."""
+"""All clients' samples as files that processes map, so that they are not copied."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,44 +17,46 @@ from ccvr.training.messages import Client
 
 
 @dataclass(frozen=True)
-class Mapped:
-    """A tensor in a file that processes share."""
+class MappedTensor:
+    """A tensor in a file."""
 
     path: Path
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @classmethod
-    def write(cls, path: Path, tensor: Tensor) -> "Mapped":
+    def write(cls, path: Path, tensor: Tensor) -> "MappedTensor":
         tensor.contiguous().view(-1).view(torch.uint8).numpy().tofile(path)  # as bytes: NumPy has no bfloat16
         return cls(path, tensor.dtype, tuple(tensor.shape))
 
     def open(self) -> Tensor:
-        # Copy on write: torch wants memory that it could write to, and nobody writes.
+        # Copy on write: torch wants writable memory; it is never written to.
         return torch.from_numpy(np.memmap(self.path, np.uint8, "c")).view(self.dtype).view(self.shape)
 
 
 @dataclass(frozen=True)
-class SharedClients:
+class MappedClients:
     """All clients' samples, as files; ``ends`` cuts the indices into the clients'."""
 
     folder: Path
-    inputs: dict[str, Mapped]
-    labels: Mapped
+    inputs: dict[str, MappedTensor]
+    labels: MappedTensor
     augment: Augmentation | None
-    indices: Mapped
+    indices: MappedTensor
     ends: tuple[int, ...]
 
     @classmethod
-    def write(cls, folder: Path, clients: Sequence[Client]) -> "SharedClients":
+    def write(cls, folder: Path, clients: Sequence[Client]) -> "MappedClients":
         data = clients[0].data
         inputs = tensors_of(data.samples.inputs).items()
         return cls(
             folder,
-            {name: Mapped.write(folder / f"inputs-{i}", tensor) for i, (name, tensor) in enumerate(inputs)},
-            Mapped.write(folder / "labels", data.samples.labels),
+            {name: MappedTensor.write(folder / f"inputs-{i}", tensor) for i, (name, tensor) in enumerate(inputs)},
+            MappedTensor.write(folder / "labels", data.samples.labels),
             data.augment,
-            Mapped.write(folder / "indices", torch.from_numpy(np.concatenate([client.indices for client in clients]))),
+            MappedTensor.write(
+                folder / "indices", torch.from_numpy(np.concatenate([client.indices for client in clients]))
+            ),
             tuple(np.cumsum([len(client.indices) for client in clients]).tolist()),
         )
 

@@ -23,7 +23,7 @@ class Client:
 
 @dataclass(frozen=True)
 class ModelState:
-    """A model's tensors: what training changes, and the buffers beside them. Nobody writes to them."""
+    """A model's tensors: what training changes, and the buffers beside them. Do not write to them."""
 
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
@@ -51,14 +51,25 @@ class LocalMetrics:
 
     loss: float
     head_row_norms: tuple[float, ...]
+    """Norms of the head's rows; none where the head stays with the client."""
     bytes_down: int
     bytes_up: int
     seconds: float
 
+    @classmethod
+    def of(
+        cls, sent: GlobalState, parameters: Mapping[str, Tensor], payload: Tensors, *, loss: float, seconds: float
+    ) -> "LocalMetrics":
+        """The metrics of a client that received ``sent`` and sends these tensors."""
+        head = parameters.get("head.weight")
+        norms = [] if head is None else torch.linalg.vector_norm(head, dim=1, dtype=torch.float64).tolist()
+        down, up = (sent.model_bytes + num_bytes(tensors) for tensors in (sent.broadcast, payload))
+        return cls(loss, tuple(norms), down, up, seconds)
+
 
 @dataclass(frozen=True)
 class LocalResult:
-    """What comes back from a client: mappings that nobody writes to. Tensors are the model's until ``copied``."""
+    """What a client sends back. Do not write to its mappings; their tensors are the model's until ``copied``."""
 
     client: int
     parameters: Mapping[str, Tensor]
@@ -67,10 +78,11 @@ class LocalResult:
     num_steps: int
     payload: Tensors
     """What the client's objective sends to the server."""
-    memory: Tensors
+    state: Tensors
+    """What the client keeps for its next round."""
     metrics: LocalMetrics
-    remembers: bool = False
-    """Whether the memory was put away for the client's next round."""
+    has_state: bool = False
+    """Whether the state was written for the client's next round."""
 
     def copied(self) -> "LocalResult":
         """With tensors of its own: the model may train the next client."""
@@ -79,8 +91,12 @@ class LocalResult:
         )
 
 
-def head_row_norms(parameters: Mapping[str, Tensor]) -> tuple[float, ...]:
-    """Norms of the head's rows; none where the head stays with the client."""
-    if "head.weight" not in parameters:
-        return ()
-    return tuple(torch.linalg.vector_norm(parameters["head.weight"], dim=1, dtype=torch.float64).tolist())
+def joined(groups: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
+    """Groups of tensors as one mapping, with names "group/name"."""
+    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
+
+def group_of(tensors: Mapping[str, Tensor], group: str) -> Tensors:
+    """One of the groups that ``joined`` put together."""
+    mark = f"{group}/"
+    return {name.removeprefix(mark): tensor for name, tensor in tensors.items() if name.startswith(mark)}

@@ -24,7 +24,7 @@ class LocalContext:
     """The model that is being trained; at the start equal to the anchor."""
     received: Tensors
     """The global model's parameters and buffers, as received. All clients share them: do not write to them."""
-    memory: Tensors
+    state: Tensors
     """What this client kept for itself when it last took part; empty at its first time."""
     broadcast: Tensors
     """What the server sent beside the model; shared as well."""
@@ -34,10 +34,10 @@ class LocalContext:
     lr: float
     round: int = 1
 
-    def remembering(self, memory: Tensors) -> "LocalContext":
-        """The same with the memory of one objective."""
+    def with_state(self, state: Tensors) -> "LocalContext":
+        """The same with the state of one objective."""
         device = self.model.head.weight.device
-        return replace(self, memory={name: tensor.to(device) for name, tensor in memory.items()})
+        return replace(self, state={name: tensor.to(device) for name, tensor in state.items()})
 
     @cached_property
     def labels(self) -> Tensor:
@@ -77,10 +77,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an objective leaves behind: ``payload`` goes to the server, ``memory`` stays with the client."""
+    """What an objective returns: ``payload`` goes to the server, ``state`` stays with the client for its next round."""
 
     payload: Tensors = field(default_factory=dict)
-    memory: Tensors = field(default_factory=dict)
+    state: Tensors = field(default_factory=dict)
 
 
 class LocalObjective:
@@ -130,9 +130,9 @@ class Contrastive(LocalObjective):
         super().__init__(context)
         self.mu, self.temperature = mu, temperature
         self.previous = context.anchor
-        if context.memory:
+        if context.state:
             self.previous = copy.deepcopy(context.anchor)
-            self.previous.load_state_dict(context.memory)
+            self.previous.load_state_dict(context.state)
 
     def loss(self, step: Step) -> Tensor:
         with torch.no_grad():
@@ -142,4 +142,4 @@ class Contrastive(LocalObjective):
         return self.mu * functional.cross_entropy(logits, torch.zeros_like(step.labels))
 
     def finish(self, num_steps: int) -> Outcome:
-        return Outcome(memory=parameters_of(self.context.model) | buffers_of(self.context.model))
+        return Outcome(state=parameters_of(self.context.model) | buffers_of(self.context.model))

@@ -37,8 +37,8 @@ class RoundState:
     parameters: Tensors
     buffers: Tensors
     server: Tensors
-    memories: Mapping[int, int]
-    """The round in which each client last wrote its memory."""
+    client_rounds: Mapping[int, int]
+    """The round in which each client last wrote its state."""
     clients: tuple[ClientReport, ...] = field(default=(), compare=False)
 
     @property
@@ -51,7 +51,7 @@ class RoundState:
 
 
 def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[IntArray]:
-    """Who trains in each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
+    """The clients of each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
     rng = stream(seed, "cohorts")
     size = spec.cohort(num_clients)
     return [np.sort(rng.choice(num_clients, size, replace=False)) for _ in range(spec.rounds)]
@@ -72,7 +72,7 @@ def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
 
 
 def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
-    """The model without what stays with the clients."""
+    """The model without the tensors that stay with the clients."""
     algorithm = find_algorithm(spec.algorithm)
     return ModelState(shared(algorithm, model.parameters), shared(algorithm, model.buffers))
 
@@ -83,7 +83,7 @@ def federate(
     spec: TrainingSpec,
     *,
     seed: int,
-    memories: ClientStates,
+    states: ClientStates,
     resume: RoundState | None = None,
     trainer: Trainer | None = None,
     unlabelled: Inputs | None = None,
@@ -94,15 +94,15 @@ def federate(
     samples are for the server's part of a round.
     """
     algorithm = find_algorithm(spec.algorithm)
-    trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, memories)
+    trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
     state = resume or first_state(model, len(clients), spec)
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
         sent = sent_state(state, spec)
         cohort = sorted((clients[k] for k in cohorts[number - 1]), key=lambda client: (-len(client.indices), client.id))
         reports: list[ClientReport] = []
-        remembered: dict[int, int] = {}
-        results = _noted(trainer.train(cohort, sent, state.memories, round=number), reports, remembered, number)
+        client_rounds: dict[int, int] = {}
+        results = _noted(trainer.train(cohort, sent, state.client_rounds, round=number), reports, client_rounds, number)
         rng = stream(seed, "server", round=number)
         server = ServerContext(number, rng, lambda: copy.deepcopy(model), spec.buffers, unlabelled)
         made, server_state = algorithm.aggregate(sent, results, state.server, server)
@@ -111,7 +111,7 @@ def federate(
             _with(state.parameters, made.parameters),
             _with(state.buffers, made.buffers),
             server_state,
-            {**state.memories, **remembered},
+            {**state.client_rounds, **client_rounds},
             tuple(reports),
         )
         yield state
@@ -123,11 +123,11 @@ def _with(before: Tensors, made: Mapping[str, Tensor]) -> Tensors:
 
 
 def _noted(
-    results: Iterable[LocalResult], reports: list[ClientReport], remembered: dict[int, int], round: int
+    results: Iterable[LocalResult], reports: list[ClientReport], client_rounds: dict[int, int], round: int
 ) -> Iterator[LocalResult]:
-    """The same results; on their way it is noted how each client did, and who has a new memory."""
+    """Yield the same results; add each client's report and the round of its new state."""
     for result in results:
         reports.append(ClientReport(result.client, result.num_examples, result.num_steps, result.metrics))
-        if result.remembers:
-            remembered[result.client] = round
+        if result.has_state:
+            client_rounds[result.client] = round
         yield result

@@ -43,18 +43,10 @@ class TrainingSpec:
         return max(1, round(self.client_fraction * num_clients))
 
     def __post_init__(self) -> None:
-        least = {
-            "rounds": (self.rounds, 1),
-            "local_epochs": (self.local_epochs, 1),
-            "batch_size": (self.batch_size, 1),
-            "evaluate_every": (self.evaluate_every, 1),
-            "momentum": (self.momentum, 0),
-            "weight_decay": (self.weight_decay, 0),
-            "clsprox": (self.clsprox, 0),
-        }
-        for name, (value, low) in least.items():
-            if not value >= low:
-                raise SpecError(f"training.{name} is {value}; give at least {low}.")
+        least = {"rounds": 1, "local_epochs": 1, "batch_size": 1, "evaluate_every": 1}
+        for name, low in (least | {"momentum": 0, "weight_decay": 0, "clsprox": 0}).items():
+            if not getattr(self, name) >= low:
+                raise SpecError(f"training.{name} is {getattr(self, name)}; give at least {low}.")
         if not self.lr > 0:
             raise SpecError(f"training.lr is {self.lr}; give a number above 0.")
         if self.momentum >= 1:

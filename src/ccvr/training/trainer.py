@@ -1,4 +1,4 @@
-"""Who trains a cohort: this process, client after client. Workers do the same in several (workers.py)."""
+"""Trains a cohort in this process, client after client; workers.py does the same in several processes."""
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,9 +23,9 @@ class Trainer(Protocol):
     """Trains the clients of one round."""
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
-        """The result of each client, in the cohort's order; ``remembered`` is the round of each client's memory."""
+        """The result of each client, in the cohort's order; ``client_rounds`` are the rounds of their states."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class OneByOne:
     scratch: Scratch[SplitModel]
     spec: TrainingSpec
     seed: int
-    memories: ClientStates
+    states: ClientStates
 
     def __post_init__(self) -> None:
         if self.spec.step == "halide" and not is_installed():
@@ -44,25 +44,25 @@ class OneByOne:
             )
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         for client in cohort:
-            yield self.train_one(client, sent, remembered.get(client.id), round=round).copied()
+            yield self.train_one(client, sent, client_rounds.get(client.id), round=round).copied()
 
     def train_one(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> LocalResult:
-        """One client, whose memory is on disk before its result is anybody's. The tensors are the model's."""
+        """Train one client. Its state is on disk before its result is returned; the tensors are the model's."""
         with _naming(client, round), _one_thread():
-            memory = {} if last is None else self.memories.read(client.id, last)
+            state = {} if last is None else self.states.read(client.id, last)
             algorithm = find_algorithm(self.spec.algorithm)
-            result = train_client(self.scratch, sent, client, memory, algorithm, self.spec, round=round, seed=self.seed)
-            if result.memory:
-                self.memories.write(client.id, round, result.memory)
-        return replace(result, memory={}, remembers=bool(result.memory))
+            result = train_client(self.scratch, sent, client, state, algorithm, self.spec, round=round, seed=self.seed)
+            if result.state:
+                self.states.write(client.id, round, result.state)
+        return replace(result, state={}, has_state=bool(result.state))
 
 
 @contextmanager
 def _naming(client: Client, round: int) -> Iterator[None]:
-    """Make one line of whatever a user's model or algorithm raises: which client, when, where, what."""
+    """Turn an exception of a user's model or algorithm into one line: client, round, place, reason."""
     try:
         yield
     except CcvrError:
@@ -81,11 +81,10 @@ def _naming(client: Client, round: int) -> Iterator[None]:
 def _one_thread() -> Iterator[None]:
     """Train as a worker does: another number of threads may round otherwise."""
     before = torch.get_num_threads()
-    if before == 1:
-        yield  # in a worker: torch tells every library each time it is told
-        return
-    torch.set_num_threads(1)
+    if before != 1:  # in a worker it is: each call of set_num_threads costs time
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        if before != 1:
+            torch.set_num_threads(before)

@@ -1,7 +1,7 @@
 """Workers: a fixed pool of processes, one model and one thread each, that train the clients of a round.
 
-Results do not depend on the number of workers: each client's part is a function of what it gets, and parts are handed
-on in the cohort's order, however they come in. Images lie in files that all workers map, so nobody copies them.
+Results do not depend on the number of workers: each client's part is a function of what it gets, and results are
+yielded in the cohort's order. Samples lie in files that all workers map, so they are not copied.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from ccvr.models.state import Scratch
 from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
-from ccvr.training.mapped_clients import SharedClients
+from ccvr.training.mapped_clients import MappedClients
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne
@@ -38,15 +38,15 @@ from ccvr.training.trainer import OneByOne
 START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
 LIMIT = min(max(float(os.environ.get("CCVR_WORKER_LIMIT", "7200")), 1.0), 1e6)
-"""Seconds that may pass without an answer, which may be that of AT_ONCE small clients, or in the midst of a message."""
+"""Seconds that may pass without an answer, which may be for AT_ONCE small clients, or within one message."""
 SMALL = 8
-"""Clients are small that are at most one part in so many of what each worker still has to do."""
+"""Clients are small if they are at most this fraction (1/8) of what each worker still has to do."""
 AT_ONCE, MAX_BYTES = 8, 2**25
 """Clients that a worker gets together at most, and bytes of its mailbox when those are several."""
 
 
 class _Task(NamedTuple):
-    """One client's part of a round; ``last`` is the round of its memory."""
+    """One client's part of a round; ``last`` is the round of its state."""
 
     place: int
     client: int
@@ -60,14 +60,14 @@ class _Task(NamedTuple):
 
 @dataclass
 class _Worker:
-    """A process and what it has been given: the clients that it trains, and some to go on with."""
+    """A process and its tasks: the clients that it trains now, and those that it trains next."""
 
     process: SpawnProcess
     pipe: Connection
     mailbox: Mailbox | None = None
     tasks: deque[tuple[_Task, ...]] = field(default_factory=deque)
     knows: bool = False
-    """Whether it has been sent the model of this round."""
+    """Whether it has the model of this round."""
 
 
 class Workers:
@@ -84,9 +84,9 @@ class Workers:
         spec: TrainingSpec,
         *,
         seed: int,
-        memories: ClientStates,
+        states: ClientStates,
     ) -> None:
-        self._job = (build, spec, seed, memories.folder)
+        self._job = (build, spec, seed, states.folder)
         self._clients, self._number = clients, min(number, len(clients))
         self._workers: list[_Worker] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -102,26 +102,26 @@ class Workers:
         except BaseException:
             self.close()
             raise
-        self._tidy()  # files live on in the workers' mappings: from here on a kill leaves nothing behind
+        self._tidy()  # the workers keep the files mapped: from here on a kill leaves no files
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _share(self) -> SharedClients:
+    def _share(self) -> MappedClients:
         try:
             self._folder = tempfile.TemporaryDirectory(prefix="ccvr-", ignore_cleanup_errors=True)
-            return SharedClients.write(Path(self._folder.name), self._clients)
+            return MappedClients.write(Path(self._folder.name), self._clients)
         except OSError as error:
             where = Path(self._folder.name).parent if self._folder else "any temporary folder"
-            raise TrainingError(f"no room for the images in {where}: {error}. Set TMPDIR.") from error
+            raise TrainingError(f"no room for the samples in {where}: {error}. Set TMPDIR.") from error
 
     def _tidy(self) -> None:
         if self._folder:
             self._folder.cleanup()
 
     def _start(self) -> None:
-        """Processes that know nothing yet: what they are started with goes through a pipe that has no limit."""
+        """Start the processes without arguments: those would go through a pipe that has no time limit."""
         context = multiprocessing.get_context("spawn")
         with bare_start():
             for _ in range(self._number):
@@ -133,7 +133,7 @@ class Workers:
                 self._workers.append(_Worker(process, ours))
 
     def close(self) -> None:
-        """End all workers, whatever they are doing."""
+        """End all workers at once."""
         for worker in self._workers:
             worker.pipe.close()
             worker.process.terminate()
@@ -155,17 +155,17 @@ class Workers:
             limit(worker.pipe, LIMIT)
 
     def train(
-        self, cohort: Sequence[Client], sent: GlobalState, remembered: Mapping[int, int], *, round: int
+        self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
-        """The results in the cohort's order; some wait for an earlier one, no more than mailboxes have places."""
+        """The results in the cohort's order. Results that wait for an earlier one stay within the mailboxes' places."""
         parcel, waiting = pack_state(sent), dict[int, LocalResult]()
         while any(worker.tasks for worker in self._workers):
-            self._collect()  # of a round whose results were not all asked for: they are nobody's
+            self._collect()  # drop results of an earlier round that was not read to its end
         for worker in self._workers:
             worker.knows = False
         left = [*accumulate(len(client.indices) for client in reversed(cohort))][::-1]
         todo = deque(
-            _Task(place, client.id, remembered.get(client.id), round, len(client.indices), left[place])
+            _Task(place, client.id, client_rounds.get(client.id), round, len(client.indices), left[place])
             for place, client in enumerate(cohort)
         )
         for place in range(len(cohort)):
@@ -178,25 +178,23 @@ class Workers:
     def _hand_out(self, todo: deque[_Task], parcel: State, waiting: int) -> None:
         """Give idle workers the next clients, as long as there is room for the results that will wait.
 
-        A worker whose clients are a small part of the work gets more to go on with: it should not wait for us.
+        A worker whose clients are a small part of the work gets the next ones in advance, so that it does not wait.
         """
         under_way = sum(len(tasks) for worker in self._workers for tasks in worker.tasks)
         room = 2 * self._at_once * len(self._workers) - waiting - under_way
         for ahead in (False, True):
             for worker in self._workers:
-                may_get = self._is_done_soon(worker, todo) if ahead else not worker.tasks
-                if todo and may_get and room >= (self._at_once if ahead else 1):
+                if not todo or len(worker.tasks) != ahead or room < (self._at_once if ahead else 1):
+                    continue
+                if not ahead or self._is_small(worker.tasks[0], todo[0].left):
                     tasks = self._next(todo, min(self._at_once, room))
                     room -= len(tasks)
                     known, worker.knows = worker.knows, True
                     worker.tasks.append(tasks)
                     self._send(worker, (tasks, None if known else parcel))
 
-    def _is_done_soon(self, worker: _Worker, todo: deque[_Task]) -> bool:
-        return bool(todo) and len(worker.tasks) == 1 and self._is_small(worker.tasks[0], todo[0].left)
-
     def _is_small(self, tasks: Sequence[_Task], left: int) -> bool:
-        """Whether some clients are so small a part of the work that is left that nobody waits for them at the end."""
+        """Whether the clients are so small a part of the work left that they do not delay the end of the round."""
         return SMALL * len(self._workers) * sum(task.size for task in tasks) <= left
 
     def _next(self, todo: deque[_Task], most: int) -> tuple[_Task, ...]:
@@ -211,7 +209,7 @@ class Workers:
             send(worker.pipe, message)
         except BlockingIOError as error:
             raise _silence([worker]) from error
-        except OSError:  # a worker that has ended is told apart when its results are awaited
+        except OSError:  # a worker that has ended is reported when its results are awaited
             pass
 
     def _collect(self) -> dict[int, LocalResult]:
@@ -234,45 +232,45 @@ class Workers:
             raise _silence([worker]) from error
         except (EOFError, OSError) as error:
             worker.process.join(10)
-            raise TrainingError(_obituary(worker)) from error
+            how = ending(worker.process.exitcode)
+            hint = " Out of memory, perhaps: lower --workers." if how == "signal SIGKILL" else ""
+            raise TrainingError(
+                f"the worker that trained {_clients_of(worker)} ended ({how}).{hint} The run can be resumed."
+            ) from error
         if kind == "error":
             raise TrainingError(content)
         return [worker.mailbox.take(letter) for letter in content] if worker.mailbox else content
 
 
 def _silence(workers: Sequence[_Worker]) -> TrainingError:
-    names = ", ".join(_names(worker.tasks[0]) for worker in workers if worker.tasks) or "nothing yet"
     return TrainingError(
-        f"no worker answered for {LIMIT:.0f} seconds ({names}). "
+        f"no worker answered for {LIMIT:.0f} seconds ({', '.join(map(_clients_of, workers))}). "
         "Resume the run, with CCVR_WORKER_LIMIT=SECONDS for more patience."
     )
 
 
-def _obituary(worker: _Worker) -> str:
-    how, what = ending(worker.process.exitcode), _names(worker.tasks[0]) if worker.tasks else "nothing yet"
-    hint = " Out of memory, perhaps: lower --workers." if how == "signal SIGKILL" else ""
-    return f"the worker that trained {what} ended ({how}).{hint} The run can be resumed."
-
-
-def _names(tasks: Sequence[_Task]) -> str:
-    *others, last = (str(task.client) for task in tasks)
+def _clients_of(worker: _Worker) -> str:
+    """The clients that a worker trains."""
+    if not worker.tasks:
+        return "nothing yet"
+    *others, last = (str(task.client) for task in worker.tasks[0])
     clients = f"clients {', '.join(others)} and {last}" if others else f"client {last}"
-    return f"{clients} in round {tasks[0].round}"
+    return f"{clients} in round {worker.tasks[0][0].round}"
 
 
 # --- in a worker ------------------------------------------------------------------------------------------------------
 
 
 def _work(pipe: Connection) -> None:
-    """Train what comes through the pipe until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the parent could not keep it from us
+    """Train the clients that come through the pipe until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the parent could not block it
     threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        shared, build, spec, seed, memories = receive(pipe)
+        shared, build, spec, seed, folder = receive(pipe)
         clients, scratch = shared.open(), Scratch(build(), find_algorithm(spec.algorithm).is_private).flatten()
-        trainer = OneByOne(scratch, spec, seed, ClientStates(memories))
+        trainer = OneByOne(scratch, spec, seed, ClientStates(folder))
         path, room = shared.folder / str(os.getpid()), room_for(scratch.parameters(), scratch.buffers())
         try:
             places = 2 * max(1, min(AT_ONCE, MAX_BYTES // (2 * room)))
@@ -286,14 +284,8 @@ def _work(pipe: Connection) -> None:
             tasks, parcel = receive(pipe)
             sent = sent if parcel is None else unpack_state(parcel)
             assert sent is not None
-            send(pipe, _answer(trainer, clients, sent, tasks, mailbox))
-
-
-def _answer(
-    trainer: OneByOne, clients: Sequence[Client], sent: GlobalState, tasks: Sequence[_Task], mailbox: Mailbox
-) -> tuple[str, Any]:
-    try:
-        found = (trainer.train_one(clients[task.client], sent, task.last, round=task.round) for task in tasks)
-        return "result", [mailbox.put(result) for result in found]
-    except CcvrError as error:
-        return "error", str(error)
+            try:
+                found = (trainer.train_one(clients[each.client], sent, each.last, round=each.round) for each in tasks)
+                send(pipe, ("result", [mailbox.put(result) for result in found]))
+            except CcvrError as error:
+                send(pipe, ("error", str(error)))

@@ -1,124 +1,139 @@
 """CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from the official binary or Python archives, packed or unpacked."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ccvr.core.arrays import IntArray
 from ccvr.data.samples import Dataset, Samples
-from ccvr.data.sources.class_names import CIFAR10_NAMES, CIFAR100_NAMES
-from ccvr.data.sources.labels import check_census, check_range
 from ccvr.data.sources.members import read_members
 from ccvr.data.sources.pickles import unpickle
-from ccvr.data.sources.source import Census, Form, Place
+from ccvr.data.sources.pictures import Pixels
+from ccvr.data.sources.source import Contents, Form, Place
 
 PIXELS = 3 * 32 * 32
-Pixels = NDArray[np.uint8]
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+willow_tree wolf woman worm
+"""
 
 
 @dataclass(frozen=True)
-class Cifar:
+class Cifar(Contents):
     """What the archives of one CIFAR hold; a file of the binary one has the same name as in the Python one, plus .bin.
 
     A binary record is ``label_bytes`` labels, the class last, then the pixels [3, 32, 32].
     """
 
-    name: str
-    class_names: tuple[str, ...]
-    census: Census
-    train: tuple[str, ...]
-    test: tuple[str, ...]
+    train_files: tuple[str, ...]
+    test_files: tuple[str, ...]
     label_bytes: int
     label_key: str
+    binary_folder: str
+    python_folder: str
 
     def records(self) -> dict[str, int]:
         """How many images each file holds."""
-        num_train, num_test = self.census.sizes
-        train = dict.fromkeys(self.train, num_train // len(self.train))
-        return train | dict.fromkeys(self.test, num_test // len(self.test))
+        num_train, num_test = self.sizes
+        train = dict.fromkeys(self.train_files, num_train // len(self.train_files))
+        return train | dict.fromkeys(self.test_files, num_test // len(self.test_files))
 
 
 CIFAR10 = Cifar(
-    name="cifar10",
-    class_names=CIFAR10_NAMES,
-    census=Census(train=(5000,) * 10, test=(1000,) * 10),
-    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
-    test=("test_batch",),
+    "cifar10",
+    CIFAR10_NAMES,
+    train_counts=(5000,) * 10,
+    test_counts=(1000,) * 10,
+    shape=(3, 32, 32),
+    train_files=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test_files=("test_batch",),
     label_bytes=1,
     label_key="labels",
+    binary_folder="cifar-10-batches-bin",
+    python_folder="cifar-10-batches-py",
 )
 CIFAR100 = Cifar(
-    name="cifar100",
-    class_names=CIFAR100_NAMES,
-    census=Census(train=(500,) * 100, test=(100,) * 100),
-    train=("train",),
-    test=("test",),
+    "cifar100",
+    tuple(CIFAR100_NAMES.split()),
+    train_counts=(500,) * 100,
+    test_counts=(100,) * 100,
+    shape=(3, 32, 32),
+    train_files=("train",),
+    test_files=("test",),
     label_bytes=2,
     label_key="fine_labels",
+    binary_folder="cifar-100-binary",
+    python_folder="cifar-100-python",
 )
 
 
-def binary_form(cifar: Cifar, folder: str, archive: str) -> Form:
-    files = tuple(f"{file}.bin" for file in cifar.records())
-    return Form((folder, archive), partial(read_binary, cifar, folder), files, f"{archive} (or unpacked: {folder})")
+def binary_form(cifar: Cifar, archive: str) -> Form:
+    """The binary layout: files of records."""
+    record = cifar.label_bytes + PIXELS
+    sizes = {f"{file}.bin": range(n * record, n * record + 1) for file, n in cifar.records().items()}
+
+    def batch(raw: bytes, place: Place, file: str) -> tuple[Pixels, IntArray]:
+        rows = np.frombuffer(raw, np.uint8).reshape(-1, record)
+        return rows[:, cifar.label_bytes :], rows[:, cifar.label_bytes - 1].astype(np.int64)
+
+    return _form(cifar, cifar.binary_folder, archive, sizes, batch)
 
 
-def python_form(cifar: Cifar, folder: str, archive: str) -> Form:
-    files = tuple(cifar.records())
-    return Form((folder, archive), partial(read_python, cifar, folder), files, f"{archive} (or unpacked: {folder})")
-
-
-def read_binary(cifar: Cifar, folder: str, path: Path) -> Dataset:
-    """The data set from .bin files in ``path``, a folder or an archive that holds ``folder``."""
-    place, record = Place(cifar.name, path), cifar.label_bytes + PIXELS
-    lengths = {file: count * record for file, count in cifar.records().items()}
-    raw = read_members(place, folder, {f"{file}.bin": range(size, size + 1) for file, size in lengths.items()})
-    batches = {}
-    for file in lengths:
-        rows = np.frombuffer(raw.pop(f"{file}.bin"), np.uint8).reshape(-1, record)
-        labels = rows[:, cifar.label_bytes - 1].astype(np.int64)
-        check_range(labels, len(cifar.class_names), place, f"{file}.bin")
-        batches[file] = rows[:, cifar.label_bytes :], labels
-    return _join(cifar, place, batches)
-
-
-def read_python(cifar: Cifar, folder: str, path: Path) -> Dataset:
-    """The data set from pickled batches in ``path``, a folder or an archive that holds ``folder``."""
-    place = Place(cifar.name, path)
+def python_form(cifar: Cifar, archive: str) -> Form:
+    """The Python layout: pickled batches."""
     # Beside its pixels an image has a file name and labels; 256 bytes are ample.
     sizes = {file: range(n * PIXELS, n * (PIXELS + 256) + 65536) for file, n in cifar.records().items()}
-    raw = read_members(place, folder, sizes)
-    return _join(cifar, place, {file: _python_batch(cifar, place, file, raw.pop(file)) for file in sizes})
+
+    def batch(raw: bytes, place: Place, file: str) -> tuple[Pixels, IntArray]:
+        found, count = unpickle(raw, place, file), cifar.records()[file]
+        pixels, labels = found.get("data"), found.get(cifar.label_key)
+        if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (count, PIXELS):
+            kind = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else "no array"
+            raise place.damaged(f"has {kind} as data, expected uint8 of shape {(count, PIXELS)}", file)
+        values = labels.tolist() if isinstance(labels, np.ndarray) else labels
+        if not isinstance(values, list) or len(values) != count or not all(map(_is_label, values)):
+            raise place.damaged(f"has no list of {count} whole numbers as {cifar.label_key}", file)
+        return pixels, np.array(values, np.int64)
+
+    return _form(cifar, cifar.python_folder, archive, sizes, batch)
 
 
-def _python_batch(cifar: Cifar, place: Place, file: str, raw: bytes) -> tuple[Pixels, IntArray]:
-    batch, count = unpickle(raw, place, file), cifar.records()[file]
-    pixels, labels = batch.get("data"), batch.get(cifar.label_key)
-    if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (count, PIXELS):
-        found = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else "no array"
-        raise place.damaged(f"has {found} as data, expected uint8 of shape {(count, PIXELS)}", file)
-    if not _are_labels(labels, count):
-        raise place.damaged(f"has no list of {count} whole numbers as {cifar.label_key}", file)
-    whole = np.asarray(labels, np.int64)
-    check_range(whole, len(cifar.class_names), place, file)
-    return pixels, whole
+def _is_label(value: object) -> bool:
+    return type(value) is int and abs(value) < 2**31
 
 
-def _are_labels(labels: object, count: int) -> bool:
-    values = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    return isinstance(values, list) and len(values) == count and all(type(v) is int and abs(v) < 2**31 for v in values)
+def _form(
+    cifar: Cifar,
+    folder: str,
+    archive: str,
+    sizes: Mapping[str, range],
+    batch: Callable[[bytes, Place, str], tuple[Pixels, IntArray]],
+) -> Form:
+    """A layout whose files, in a folder or in an archive that holds it, have these sizes and are read by ``batch``."""
 
+    def read(path: Path) -> Dataset:
+        place = Place(cifar.name, path)
+        raw = read_members(place, folder, sizes)
+        batches = [batch(raw.pop(file), place, file) for file in sizes]
+        for file, (_, labels) in zip(sizes, batches, strict=True):
+            place.check_range(labels, len(cifar.class_names), file)
+        first_test = len(cifar.train_files)
+        train = part("train", place, batches[:first_test], cifar.train_counts)
+        test = part("test", place, batches[first_test:], cifar.test_counts)
+        return Dataset(train, test, cifar.class_names, augment=True)
 
-def _join(cifar: Cifar, place: Place, batches: dict[str, tuple[Pixels, IntArray]]) -> Dataset:
-    def part(name: str, files: tuple[str, ...], expected: tuple[int, ...]) -> Samples:
-        pixels, labels = zip(*(batches.pop(file) for file in files), strict=True)
-        check_census(np.concatenate(labels), expected, place, name)
-        images = np.concatenate(pixels).reshape(-1, 3, 32, 32)
-        return Samples(torch.from_numpy(images), torch.from_numpy(np.concatenate(labels)))
+    def part(name: str, place: Place, batches: list[tuple[Pixels, IntArray]], counts: tuple[int, ...]) -> Samples:
+        pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
+        place.check_counts(labels, counts, name)
+        return Samples(torch.from_numpy(pixels.reshape(-1, *cifar.shape)), torch.from_numpy(labels))
 
-    train = part("train", cifar.train, cifar.census.train)
-    return Dataset(train, part("test", cifar.test, cifar.census.test), cifar.class_names, augment=True)
+    return Form((folder, archive), read, tuple(sizes), f"{archive} (or unpacked: {folder})")

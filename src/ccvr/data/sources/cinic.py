@@ -2,7 +2,6 @@
 
 import io
 import re
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,77 +9,57 @@ import numpy as np
 import torch
 
 from ccvr.data.samples import Dataset, Samples
-from ccvr.data.sources.class_names import CINIC10_NAMES
+from ccvr.data.sources.cifar import CIFAR10_NAMES
 from ccvr.data.sources.folder import list_tree, read_tree
-from ccvr.data.sources.labels import check_census
 from ccvr.data.sources.members import archive_files
-from ccvr.data.sources.pictures import Look, Pixels, decode
-from ccvr.data.sources.source import Census, Form, Place
+from ccvr.data.sources.pictures import Look, decode
+from ccvr.data.sources.source import Contents, Form, Place
 
+CINIC10 = Contents("cinic10", CIFAR10_NAMES, train_counts=(9000,) * 10, test_counts=(9000,) * 10, shape=(3, 32, 32))
+LOOK = Look("RGB", (32, 32))
 PARTS = ("train", "test")
 MAX_BYTES = 1 << 20  # of one PNG; the official ones have some 3,000
 MEMBER = re.compile(r"(?:CINIC-10/)?(train|test)/([a-z]+)/([^/]+\.png)")
 
 
-@dataclass(frozen=True)
-class Cinic:
-    """What the tree holds."""
-
-    name: str
-    class_names: tuple[str, ...]
-    census: Census
-    look: Look
+def cinic_form(contents: Contents) -> Form:
+    folders = tuple(f"{part}/{name}/" for part in PARTS for name in contents.class_names)
+    hint = "CINIC-10.tar.gz (or unpacked: its folders train and test)"
+    return Form(("CINIC-10", "cinic-10", "CINIC-10.tar.gz"), partial(read_cinic, contents), folders, hint)
 
 
-CINIC10 = Cinic("cinic10", CINIC10_NAMES, Census(train=(9000,) * 10, test=(9000,) * 10), Look("RGB", (32, 32)))
-
-
-def cinic_form(cinic: Cinic) -> Form:
-    folders = tuple(f"{part}/{name}/" for part in PARTS for name in cinic.class_names)
-    names, hint = (
-        ("CINIC-10", "cinic-10", "CINIC-10.tar.gz"),
-        "CINIC-10.tar.gz (or unpacked: its folders train and test)",
-    )
-    return Form(names, partial(read_cinic, cinic), folders, hint)
-
-
-def read_cinic(cinic: Cinic, path: Path) -> Dataset:
+def read_cinic(contents: Contents, path: Path) -> Dataset:
     """The data set from the unpacked tree or the archive; both give the same order, by class and file name."""
-    place = Place(cinic.name, path)
-    parts = _from_tree(cinic, place) if path.is_dir() else _from_archive(cinic, place)
-    for part, expected in zip(PARTS, (cinic.census.train, cinic.census.test), strict=True):
-        check_census(parts[part].labels.numpy(), expected, place, part)
-    return Dataset(parts["train"], parts["test"], cinic.class_names, augment=True)
+    place = Place(contents.name, path)
+    parts = _from_tree(contents, place) if path.is_dir() else _from_archive(contents, place)
+    for part, expected in zip(PARTS, (contents.train_counts, contents.test_counts), strict=True):
+        place.check_counts(parts[part].labels.numpy(), expected, part)
+    return Dataset(parts["train"], parts["test"], contents.class_names, augment=True)
 
 
-def _from_tree(cinic: Cinic, place: Place) -> dict[str, Samples]:
+def _from_tree(contents: Contents, place: Place) -> dict[str, Samples]:
     for part in PARTS:
         if not (place.path / part).is_dir():
             raise place.damaged("is missing", part)
-    return {part: read_tree(list_tree(place.path / part, cinic.class_names), cinic.look) for part in PARTS}
+    return {part: read_tree(list_tree(place.path / part, contents.class_names), LOOK) for part in PARTS}
 
 
-def _from_archive(cinic: Cinic, place: Place) -> dict[str, Samples]:
-    sizes = dict(zip(PARTS, cinic.census.sizes, strict=True))
-    images = {part: cinic.look.empty(size) for part, size in sizes.items()}
+def _from_archive(contents: Contents, place: Place) -> dict[str, Samples]:
+    sizes = dict(zip(PARTS, contents.sizes, strict=True))
+    images = {part: LOOK.empty(size) for part, size in sizes.items()}
     keys: dict[str, list[tuple[int, str]]] = {part: [] for part in PARTS}  # (label, file name) of each row
     for member, raw in archive_files(place, lambda name, size: bool(MEMBER.fullmatch(name)) and size <= MAX_BYTES):
-        part, label, file = _parse(cinic, place, member)
+        match = MEMBER.fullmatch(member)
+        if match is None or match[2] not in contents.class_names:
+            raise place.damaged("is in no folder of a class", member)
+        part, label, file = match[1], contents.class_names.index(match[2]), match[3]
         if len(keys[part]) == sizes[part]:
             raise place.damaged(f"has more than {sizes[part]} {part} images")
-        decode(io.BytesIO(raw), f"{place.path}: {member}", cinic.look, images[part][len(keys[part])])
+        decode(io.BytesIO(raw), f"{place.path}: {member}", LOOK, images[part][len(keys[part])])
         keys[part].append((label, file))
-    return {part: _sorted(images[part], keys[part]) for part in PARTS}
-
-
-def _parse(cinic: Cinic, place: Place, member: str) -> tuple[str, int, str]:
-    match = MEMBER.fullmatch(member)
-    if match is None or match[2] not in cinic.class_names:
-        raise place.damaged("is in no folder of a class", member)
-    return match[1], cinic.class_names.index(match[2]), match[3]
-
-
-def _sorted(images: Pixels, keys: list[tuple[int, str]]) -> Samples:
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    labels = np.array([keys[row][0] for row in order], np.int64)
-    return Samples(torch.from_numpy(images[order]), torch.from_numpy(labels))
+    found = {}
+    for part, named in keys.items():
+        order = sorted(range(len(named)), key=named.__getitem__)
+        labels = np.array([named[row][0] for row in order], np.int64)
+        found[part] = Samples(torch.from_numpy(images[part][order]), torch.from_numpy(labels))
+    return found

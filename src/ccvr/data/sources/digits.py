@@ -2,11 +2,17 @@
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from ccvr.core.arrays import IntArray
 from ccvr.data.samples import Dataset, Samples
-from ccvr.data.sources.class_names import DIGIT_NAMES
+from ccvr.data.sources.source import Contents
+
+DIGITS = Contents(
+    "digits",
+    tuple("0123456789"),
+    train_counts=(143, 146, 142, 147, 145, 146, 145, 144, 140, 144),
+    test_counts=(35, 36, 35, 36, 36, 36, 36, 35, 34, 36),
+    shape=(1, 8, 8),
+)
 
 
 def read_digits() -> Dataset:
@@ -16,14 +22,7 @@ def read_digits() -> Dataset:
     found = load_digits()
     images = torch.from_numpy(np.rint(found.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     labels = torch.from_numpy(found.target.astype(np.int64))
-    test = torch.from_numpy(every_fifth(found.target))
-    train = Samples(images[~test], labels[~test])
-    return Dataset(train, Samples(images[test], labels[test]), DIGIT_NAMES)
-
-
-def every_fifth(labels: IntArray) -> NDArray[np.bool_]:
-    """True for the fifth, tenth, ... image of each class."""
-    chosen = np.zeros(len(labels), np.bool_)
-    for label in np.unique(labels):
-        chosen[np.flatnonzero(labels == label)[4::5]] = True
-    return chosen
+    test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in range(10):
+        test[(labels == label).nonzero().flatten()[4::5]] = True
+    return Dataset(Samples(images[~test], labels[~test]), Samples(images[test], labels[test]), DIGITS.class_names)

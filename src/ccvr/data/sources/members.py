@@ -17,42 +17,36 @@ CHUNK = 1 << 20
 
 def read_members(place: Place, folder: str, sizes: Mapping[str, range]) -> dict[str, bytes]:
     """The bytes of each named file; ``sizes`` are the lengths it may have, ``folder`` its folder in the archive."""
-    found = _from_folder(place, sizes) if place.path.is_dir() else _from_archive(place, folder, sizes)
+
+    def is_wanted(name: str, size: int) -> bool:
+        """Refuse a length that is not expected, before anything of that length is read."""
+        if name in sizes and size not in sizes[name]:
+            low, high = sizes[name][0], sizes[name][-1]
+            raise place.damaged(f"has {size} bytes, expected {low if low == high else f'{low} to {high}'}", name)
+        return name in sizes
+
+    if place.path.is_dir():
+        found = dict(_folder_files(place, sizes, is_wanted))
+    else:
+        inside = f"{folder}/"  # a member elsewhere is not looked at
+        members = archive_files(place, lambda m, size: m.startswith(inside) and is_wanted(m.removeprefix(inside), size))
+        found = {member.removeprefix(inside): raw for member, raw in members}
     for name in sizes:
         if name not in found:
             raise place.damaged("is missing", name)
     return found
 
 
-def _from_folder(place: Place, sizes: Mapping[str, range]) -> dict[str, bytes]:
-    return {name: _file(place, name, sizes[name]) for name in sizes if (place.path / name).exists()}
-
-
-def _file(place: Place, name: str, sizes: range) -> bytes:
-    path = place.path / name
-    try:
-        check_size(place, name, path.stat().st_size, sizes)
-        return path.read_bytes()
-    except OSError as error:
-        raise place.damaged(f"cannot be read ({error.strerror})", name) from error
-
-
-def _from_archive(place: Place, folder: str, sizes: Mapping[str, range]) -> dict[str, bytes]:
-    members = {f"{folder}/{name}": name for name in sizes}
-
-    def wanted(member: str, size: int) -> bool:
-        if member in members:
-            check_size(place, members[member], size, sizes[members[member]])
-        return member in members
-
-    return {members[member]: raw for member, raw in archive_files(place, wanted)}
-
-
-def check_size(place: Place, name: str, size: int, sizes: range) -> None:
-    """Refuse a length that is not expected, before anything of that length is read."""
-    if size not in sizes:
-        span = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-        raise place.damaged(f"has {size} bytes, expected {span}", name)
+def _folder_files(
+    place: Place, names: Mapping[str, range], wanted: Callable[[str, int], bool]
+) -> Iterator[tuple[str, bytes]]:
+    for name in names:
+        path = place.path / name
+        try:
+            if path.exists() and wanted(name, path.stat().st_size):
+                yield name, path.read_bytes()
+        except OSError as error:
+            raise place.damaged(f"cannot be read ({error.strerror})", name) from error
 
 
 def archive_files(place: Place, wanted: Callable[[str, int], bool]) -> Iterator[tuple[str, bytes]]:

@@ -40,7 +40,7 @@ def unpickle(raw: bytes, place: Place, member: str) -> dict[str, Any]:
     try:
         _check_opcodes(raw)
         batch = ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
-        return {_text(key): _real(value) for key, value in batch.items()}
+        return {_text(key): value.array if isinstance(value, PickledArray) else value for key, value in batch.items()}
     except PICKLE_ERRORS as error:
         raise place.damaged(f"is not a pickled batch of images ({error})", member) from error
 
@@ -62,10 +62,6 @@ def _text(value: object) -> str:
     if isinstance(value, str):
         return value
     raise TypeError(f"a {type(value).__name__} where a string belongs")
-
-
-def _real(value: object) -> object:
-    return value.array if isinstance(value, PickledArray) else value
 
 
 class PickledDtype:
@@ -98,11 +94,6 @@ class PickledArray:
         self.array = np.frombuffer(raw, dtype.plain()).reshape(shape, order="F" if order == "F" else "C")
 
 
-def reconstruct(kind: object, shape: object, typecode: object) -> PickledArray:
-    """Stand-in for NumPy's ``_reconstruct``, which would allocate whatever shape it is told."""
-    return PickledArray()
-
-
 def from_buffer(raw: object, dtype: object, shape: tuple[int, ...], order: str) -> PickledArray:
     """Stand-in for NumPy's ``_frombuffer`` (pickle protocol 5)."""
     made = PickledArray()
@@ -110,19 +101,15 @@ def from_buffer(raw: object, dtype: object, shape: tuple[int, ...], order: str) 
     return made
 
 
-def encode(text: str, encoding: object) -> bytes:
-    """Stand-in for ``_codecs.encode``, by which protocol 2 spells bytes."""
-    return text.encode("latin1")
-
-
+# NumPy's _reconstruct would allocate any shape that the pickle names; _codecs.encode is how protocol 2 spells bytes.
 STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): PickledDtype,
-    ("numpy.core.multiarray", "_reconstruct"): reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): lambda kind, shape, typecode: PickledArray(),
+    ("numpy._core.multiarray", "_reconstruct"): lambda kind, shape, typecode: PickledArray(),
     ("numpy.core.numeric", "_frombuffer"): from_buffer,
     ("numpy._core.numeric", "_frombuffer"): from_buffer,
-    ("_codecs", "encode"): encode,
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
 }
 
 

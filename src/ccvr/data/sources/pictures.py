@@ -3,8 +3,9 @@
 import os
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,25 +38,37 @@ class Look:
         return np.empty((count, 1 if self.mode == "L" else 3, height, width), np.uint8)
 
 
+@contextmanager
+def _opened(file: Path | IO[bytes], name: Path | str) -> Iterator[Image.Image]:
+    """A picture of 8 bits a channel; an error while it is read names it."""
+    try:
+        with Image.open(file) as picture:
+            if picture.mode not in GREY_MODES | COLOUR_MODES:
+                raise DataError(
+                    f"{name} has pixels of kind {picture.mode}. Convert it to 8 bits a channel, grey or RGB."
+                )
+            yield picture
+    except PICTURE_ERRORS as error:
+        raise DataError(
+            f"{name} cannot be read as an image ({type(error).__name__}). Replace it or remove it."
+        ) from error
+
+
 def look_of(path: Path) -> Look:
     """The look of one picture, which the others of its data set must share."""
-    try:
-        with Image.open(path) as picture:
-            _check_depth(picture, path)
-            return Look("L" if picture.mode in GREY_MODES else "RGB", picture.size)
-    except PICTURE_ERRORS as error:
-        raise _unreadable(path, error) from error
+    with _opened(path, path) as picture:
+        return Look("L" if picture.mode in GREY_MODES else "RGB", picture.size)
 
 
 def decode(file: Path | IO[bytes], name: Path | str, look: Look, out: Pixels) -> None:
     """Write the pixels of one picture into ``out`` [channels, height, width]."""
-    try:
-        with Image.open(file) as picture:
-            _check_depth(picture, name)
-            _check_size(picture, name, look)
-            pixels = np.asarray(picture.convert(look.mode))
-    except PICTURE_ERRORS as error:
-        raise _unreadable(name, error) from error
+    with _opened(file, name) as picture:
+        if picture.size != look.size:
+            found, wanted = ("{} x {}".format(*size) for size in (picture.size, look.size))
+            raise DataError(
+                f"{name} is {found} pixels, expected {wanted} like the others. Scale all images to one size."
+            )
+        pixels = np.asarray(picture.convert(look.mode))
     out[:] = pixels if look.mode == "L" else pixels.transpose(2, 0, 1)
 
 
@@ -71,18 +84,3 @@ def decode_all(paths: Sequence[Path], look: Look) -> Pixels:
         for _ in pool.map(chunk, range(0, len(paths), CHUNK)):
             pass
     return images
-
-
-def _check_depth(picture: Image.Image, name: Path | str) -> None:
-    if picture.mode not in GREY_MODES | COLOUR_MODES:
-        raise DataError(f"{name} has pixels of kind {picture.mode}. Convert it to 8 bits a channel, grey or RGB.")
-
-
-def _check_size(picture: Image.Image, name: Path | str, look: Look) -> None:
-    if picture.size != look.size:
-        found, wanted = ("{} x {}".format(*size) for size in (picture.size, look.size))
-        raise DataError(f"{name} is {found} pixels, expected {wanted} like the others. Scale all images to one size.")
-
-
-def _unreadable(name: Path | str, error: Exception) -> DataError:
-    return DataError(f"{name} cannot be read as an image ({type(error).__name__}). Replace it or remove it.")

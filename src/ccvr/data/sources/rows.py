@@ -5,11 +5,11 @@ from pathlib import Path
 
 from ccvr.core.tables import Table
 from ccvr.data.samples import Dataset
-from ccvr.data.sources.cifar import CIFAR10, CIFAR100, binary_form, python_form
+from ccvr.data.sources.cifar import CIFAR10, CIFAR100, Cifar, binary_form, python_form
 from ccvr.data.sources.cinic import CINIC10, cinic_form
-from ccvr.data.sources.digits import read_digits
+from ccvr.data.sources.digits import DIGITS, read_digits
 from ccvr.data.sources.idx import FASHION, MNIST, idx_form
-from ccvr.data.sources.source import Embedded, Stored
+from ccvr.data.sources.source import Contents, Embedded, Stored
 
 # yann.lecun.com no longer serves MNIST; this copy, kept by the PyTorch project, has the published checksums.
 MNIST_HOST = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -29,69 +29,38 @@ FASHION_MD5 = {
     "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
     "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
 }
+CIFAR10_MD5 = {
+    "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+    "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
+}
+CIFAR100_MD5 = {
+    "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
+    "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+}
+
+
+def _cifar(cifar: Cifar, description: str, md5: dict[str, str]) -> Stored:
+    binary, python = md5
+    forms = binary_form(cifar, binary), python_form(cifar, python)
+    return Stored(cifar, description, forms, (f"{CIFAR_HOST}/{binary}",), md5)
+
+
+def _idx(contents: Contents, description: str, folder: str, host: str, md5: dict[str, str]) -> Stored:
+    return Stored(contents, description, (idx_form(contents, folder),), tuple(f"{host}/{file}" for file in md5), md5)
+
+
 ROWS: tuple[Embedded | Stored, ...] = (
-    Embedded("digits", "8 x 8 handwritten digits, embedded", (1442, 355), (1, 8, 8), 10, "scikit-learn", read_digits),
+    Embedded(DIGITS, "8 x 8 handwritten digits, embedded", "scikit-learn", read_digits),
+    _cifar(CIFAR10, "32 x 32 photographs, 10 classes", CIFAR10_MD5),
+    _cifar(CIFAR100, "32 x 32 photographs, 100 classes", CIFAR100_MD5),
     Stored(
-        "cifar10",
-        "32 x 32 photographs, 10 classes",
-        CIFAR10.census.sizes,
-        (3, 32, 32),
-        10,
-        forms=(
-            binary_form(CIFAR10, "cifar-10-batches-bin", "cifar-10-binary.tar.gz"),
-            python_form(CIFAR10, "cifar-10-batches-py", "cifar-10-python.tar.gz"),
-        ),
-        urls=(f"{CIFAR_HOST}/cifar-10-binary.tar.gz",),
-        md5={
-            "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
-            "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
-        },
-    ),
-    Stored(
-        "cifar100",
-        "32 x 32 photographs, 100 classes",
-        CIFAR100.census.sizes,
-        (3, 32, 32),
-        100,
-        forms=(
-            binary_form(CIFAR100, "cifar-100-binary", "cifar-100-binary.tar.gz"),
-            python_form(CIFAR100, "cifar-100-python", "cifar-100-python.tar.gz"),
-        ),
-        urls=(f"{CIFAR_HOST}/cifar-100-binary.tar.gz",),
-        md5={
-            "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
-            "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
-        },
-    ),
-    Stored(
-        "cinic10",
+        CINIC10,
         "32 x 32 photographs, CIFAR-10's classes from ImageNet too",
-        CINIC10.census.sizes,
-        (3, 32, 32),
-        10,
-        forms=(cinic_form(CINIC10),),
-        urls=(f"{CINIC_HOST}/CINIC-10.tar.gz",),
+        (cinic_form(CINIC10),),
+        (f"{CINIC_HOST}/CINIC-10.tar.gz",),
     ),
-    Stored(
-        "mnist",
-        "28 x 28 handwritten digits",
-        MNIST.census.sizes,
-        (1, 28, 28),
-        10,
-        forms=(idx_form(MNIST, "MNIST/raw"),),
-        urls=tuple(f"{MNIST_HOST}/{file}" for file in MNIST_MD5),
-        md5=MNIST_MD5,
-    ),
-    Stored(
-        "fashion-mnist",
-        "28 x 28 pictures of clothes, 10 kinds",
-        FASHION.census.sizes,
-        (1, 28, 28),
-        10,
-        forms=(idx_form(FASHION, "FashionMNIST/raw"),),
-        urls=tuple(f"{FASHION_HOST}/{file}" for file in FASHION_MD5),
-        md5=FASHION_MD5,
-    ),
+    _idx(MNIST, "28 x 28 handwritten digits", "MNIST/raw", MNIST_HOST, MNIST_MD5),
+    _idx(FASHION, "28 x 28 pictures of clothes, 10 kinds", "FashionMNIST/raw", FASHION_HOST, FASHION_MD5),
 )
 
-SOURCES: Table[Callable[[Path | None], Dataset]] = Table("data set", {row.name: row for row in ROWS})
+SOURCES: Table[Callable[[Path | None], Dataset]] = Table("data set", {row.contents.name: row for row in ROWS})

@@ -12,12 +12,12 @@ import torch
 from ccvr.core.errors import DataError, UnknownName
 from ccvr.data.catalogue import CheckedFile, DatasetCheck, Listing, check, listing, load
 from ccvr.data.digests import Record, digest
-from ccvr.data.locate import data_root
 from ccvr.data.samples import Dataset, Samples
-from ccvr.data.sources.class_names import CIFAR10_NAMES, CIFAR100_NAMES, FASHION_NAMES
-from ccvr.data.sources.idx import MNIST
+from ccvr.data.sources.cifar import CIFAR10, CIFAR100
+from ccvr.data.sources.digits import DIGITS
+from ccvr.data.sources.idx import FASHION, MNIST
 from ccvr.data.sources.rows import ROWS
-from ccvr.data.sources.source import Stored
+from ccvr.data.sources.source import Stored, data_root
 from ccvr.models.preprocess import channel_moments
 
 
@@ -33,16 +33,19 @@ def test_digits_are_embedded_and_split_alike_each_time():
 
 
 def test_class_names():
-    assert len(set(CIFAR100_NAMES)) == 100
-    assert list(CIFAR100_NAMES) == sorted(CIFAR100_NAMES)
-    assert (CIFAR100_NAMES[0], CIFAR100_NAMES[19], CIFAR100_NAMES[49], CIFAR100_NAMES[99]) == (
-        "apple",
-        "cattle",
-        "mountain",
-        "worm",
-    )
-    assert (CIFAR10_NAMES[3], CIFAR10_NAMES[6]) == ("cat", "frog")
-    assert FASHION_NAMES[9] == "Ankle boot"
+    names = CIFAR100.class_names
+    assert len(set(names)) == 100
+    assert list(names) == sorted(names)
+    assert (names[0], names[19], names[49], names[99]) == ("apple", "cattle", "mountain", "worm")
+    assert (CIFAR10.class_names[3], CIFAR10.class_names[6]) == ("cat", "frog")
+    assert FASHION.class_names[9] == "Ankle boot"
+
+
+def test_what_is_published_about_digits_is_true():
+    dataset = load("digits")
+    for samples, counts in ((dataset.train, DIGITS.train_counts), (dataset.test, DIGITS.test_counts)):
+        assert samples.labels.bincount().tolist() == list(counts)
+        assert samples.inputs.shape[1:] == DIGITS.shape
 
 
 def test_the_folder_given_then_the_environment_then_the_cache(monkeypatch):
@@ -118,12 +121,12 @@ def test_listing(tmp_path):
     assert rows["cinic10"].where is None
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Stored)], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in ROWS if isinstance(row, Stored)], ids=lambda row: row.contents.name)
 def test_every_stored_row_can_be_downloaded_and_found_afterwards(row, tmp_path):
     assert row.urls
     for url in row.urls:
-        (tmp_path / row.name).mkdir(exist_ok=True)
-        (tmp_path / row.name / url.rsplit("/", 1)[1]).touch()
+        (tmp_path / row.contents.name).mkdir(exist_ok=True)
+        (tmp_path / row.contents.name / url.rsplit("/", 1)[1]).touch()
     found = row.find(tmp_path)
     assert found is not None
     assert found.form is row.forms[0]

@@ -121,7 +121,7 @@ def test_a_gzip_bomb_is_read_only_as_far_as_needed(mnist_name, tmp_path, write):
 def test_mnist_is_not_taken_for_fashion_mnist(tmp_path, write):
     """Both have the same file names; their class counts differ."""
     write.mnist(tmp_path, MNIST)
-    assert load("mnist", tmp_path).train.labels.bincount().tolist() == list(MNIST.census.train)
+    assert load("mnist", tmp_path).train.labels.bincount().tolist() == list(MNIST.train_counts)
     assert refused("fashion-mnist", tmp_path) == (
         f"{tmp_path}/{LABELS} has 5923 train images of class 0, expected 6000; it is damaged or not fashion-mnist. "
         f"Replace it with the official file, or move {tmp_path}/{LABELS} away and run `ccvr data get fashion-mnist`."

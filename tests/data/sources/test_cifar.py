@@ -26,7 +26,7 @@ def expected(batches) -> tuple[torch.Tensor, torch.Tensor, list[int], list[int]]
     def labels(files):
         return [label for file in files for label in batches.labels[file]]
 
-    return images(layout.train), images(layout.test), labels(layout.train), labels(layout.test)
+    return images(layout.train_files), images(layout.test_files), labels(layout.train_files), labels(layout.test_files)
 
 
 def assert_holds(dataset: Dataset, batches) -> None:
