@@ -12,8 +12,9 @@ from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.results import UNCALIBRATED, Results, client_accuracy
+from ccvr.core.results import UNCALIBRATED, ClientScores, Results
 from ccvr.core.run import RunFolder, write_atomically
+from ccvr.data.images import IntArray
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import Engine
 from ccvr.experiment.events import HeadScored
@@ -99,13 +100,25 @@ def _score_head(
     """Enter the counts on the test set, and those on the held-out part where there is one."""
     results["accuracy"][label] = round(counts.accuracy, 4)
     results["per_class_recall"][label] = [None if each is None else round(each, 4) for each in counts.recall]
-    correct, total = counts.correct.numpy(), counts.total.numpy()
-    results["client_accuracy"][label] = client_accuracy(correct, total, setup.label_counts)
+    results["client_accuracy"][label] = client_accuracy(counts, setup.label_counts)
     if setup.spec.data.validation:
         answers = (counts[label] for counts in engine.score(model, {label: model.head}))
         held_out = sum(answers, start=ClassCounts.zeros(setup.dataset.num_classes))
         results.setdefault("validation_accuracy", {})[label] = round(held_out.accuracy, 4)
     return HeadScored(label, counts.accuracy, seconds)
+
+
+def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> ClientScores:
+    """Accuracy under each client's own label mix, Σ_c p_kc recall_c; classes without test samples are left out."""
+    total = counts.total.numpy()
+    recall = counts.correct.numpy() / np.maximum(total, 1)
+    weights = label_counts * (total > 0)
+    mixes = weights[weights.sum(1) > 0]
+    if not len(mixes):
+        return {"mean": None, "worst": None, "p10": None}
+    clients = 100 * (mixes @ recall) / mixes.sum(1)
+    mean, worst, p10 = (round(float(each), 4) for each in (clients.mean(), clients.min(), np.percentile(clients, 10)))
+    return {"mean": mean, "worst": worst, "p10": p10}
 
 
 def deploy(results: Results, label: str, setup: Setup, engine: Engine, model: SplitModel, folder: RunFolder) -> None:
