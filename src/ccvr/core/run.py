@@ -120,7 +120,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
-        """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
+        """Create a run folder; with ``overwrite`` a run that is already there is deleted."""
         folder = cls(path)
         try:
             folder.require_room(overwrite=overwrite)
