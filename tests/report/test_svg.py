@@ -56,7 +56,7 @@ def test_each_cell_tells_its_own_value(hole: tuple[int, int] | None) -> None:
         found = titles(drawn(figure), "path")
     values = {(r, c): f"client {7 + r}, class {'xyz'[c]}: {matrix[r, c]:.1f}" for r in (0, 1) for c in (0, 1, 2)}
     assert [text for text, _ in found] == [text for place, text in values.items() if place != hole]
-    fills = [re.findall(r"fill: (#\w+)", mark.attrib["style"])[0] for _, mark in found]
+    fills = [re.findall(r"fill:(#\w+)", mark.attrib["style"])[0] for _, mark in found]
     assert len(set(fills)) == len(fills)
 
 

@@ -133,7 +133,7 @@ def _adapt(element: Element, name: str, referred: set[str]) -> None:
         elif key in NUMBERS:
             element.set(key, _shortened(value))
         elif key == "style":
-            parts = value.replace(INK, "currentColor").replace(PAPER, "var(--paper)").split("; ")
+            parts = value.replace(INK, "currentColor").replace(PAPER, "var(--paper)").replace(": ", ":").split("; ")
             element.set(key, ";".join(part for part in parts if not part.startswith("font-family")))
         elif value.startswith(PNG):
             element.set(key, _picture(value))

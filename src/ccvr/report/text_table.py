@@ -87,8 +87,9 @@ def print_tables(tables: Sequence[TextTable], name: str = "terminal") -> None:
     """Print tables in one of the formats."""
     if name == "terminal":
         print_on_terminal(tables)
-    else:
-        print("\n".join(FORMATS[name](tables)))
+        return
+    for text in FORMATS[name](tables):
+        print(text)
 
 
 def markdown(table: TextTable) -> str:
