@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from ccvr.core.errors import RunError
-from ccvr.core.results import check_results, client_accuracy, empty_results, with_heads
+from ccvr.core.results import check_results, empty_results, with_heads
 from ccvr.core.run import RunFolder
 from tests.report.conftest import results
 
@@ -106,19 +105,3 @@ def test_heads_of_another_file_get_their_new_labels() -> None:
     assert union["validation_accuracy"] == {"ccvr-2": 5.0}
     assert check_results(union, Path(), "") == union
     assert "ccvr-2" not in own["accuracy"], "the arguments stay as they were"
-
-
-def test_client_accuracy_is_recall_under_the_clients_own_label_mix() -> None:
-    mixes = np.array([[4, 0, 0], [1, 1, 2], [0, 0, 7]])
-    per_client = [90.0, (0.9 + 0.5 + 2 * 0.1) / 4 * 100, 10.0]
-    found = client_accuracy(np.array([9, 5, 1]), np.array([10, 10, 10]), mixes)
-    assert found["mean"] == pytest.approx(np.mean(per_client), abs=1e-4)
-    assert found["worst"] == pytest.approx(10.0)
-    assert found["p10"] == pytest.approx(np.percentile(per_client, 10), abs=1e-4)
-
-
-def test_a_class_without_test_samples_is_left_out_of_the_mix() -> None:
-    found = client_accuracy(np.array([5, 0]), np.array([10, 0]), np.array([[1, 99], [0, 5]]))
-    assert found == {"mean": 50.0, "worst": 50.0, "p10": 50.0}
-    nothing = client_accuracy(np.array([0]), np.array([0]), np.array([[5]]))
-    assert nothing == {"mean": None, "worst": None, "p10": None}

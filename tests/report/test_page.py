@@ -418,8 +418,8 @@ class TestSize:
         found = draw(read_runs([write_realistic_run(tmp_path / "run", 0, shape)]))
         own = [panel for each in found if each.row.id not in together for panel in each.panels]
         assert len(own) == 23
-        size = sum(len(inline(panel.figure, "x", panel.alt, telling=False)) for panel in own)
-        assert 200_000 < size < 0.09 * ROOM
+        size = sum(len(inline(panel.figure, "x", panel.alt, values=False)) for panel in own)
+        assert 200_000 < size < 0.1 * ROOM
 
 
 class TestDamage:

@@ -19,7 +19,7 @@ from ccvr.experiment.run_or_resume import settle
 from ccvr.experiment.spec import read_spec, to_toml
 from ccvr.reproduction.budget import Budget, parse_duration
 from ccvr.reproduction.cells import Scale
-from ccvr.reproduction.heads import HEADS
+from ccvr.reproduction.heads import HEADS, Head
 from ccvr.reproduction.items import ITEMS, Item
 from ccvr.reproduction.work import (
     JobElsewhere,
@@ -194,7 +194,7 @@ def test_a_cell_that_cannot_be_made_does_not_keep_others_from_it(tmp_path):
 def test_a_head_that_cannot_be_fitted_does_not_keep_others_from_it(finished, tmp_path, monkeypatch):
     shutil.copytree(finished, tmp_path / "run")
     monkeypatch.setitem(CALIBRATORS._rows, "unable", digits.Unable)
-    monkeypatch.setitem(HEADS._rows, "fails", lambda ccvr: digits.Unable())
+    monkeypatch.setitem(HEADS._rows, "fails", Head(lambda ccvr: digits.Unable(), "fails"))
     entries = {(digits.PLAIN.name, head): None for head in ("ncm", "fails", "lda")}
     monkeypatch.setitem(ITEMS._rows, "table6", Item("table6", "Three heads", entries))
     steps = do(jobs(tmp_path, "table6"))

@@ -16,14 +16,14 @@ from ccvr.experiment.analyze import POINTS, Analyzed, Failed, LeftOut, analyze
 
 @dataclass(frozen=True)
 class AnalyzeArguments:
-    """Look closely at finished runs. What is found is kept in each run, for `ccvr report`."""
+    """Analyse finished runs. The results are kept in each run, for `ccvr report`."""
 
     runs: Positional[tuple[Path, ...]]
     """Run folders."""
     only: tuple[str, ...] = ()
     """Of confusion, norms, cka, separability, tsne, inversion; without it all that can be done."""
     against: Path | None = None
-    """A run, say with iid clients, whose layers' likeness (CKA) is kept beside each run's own."""
+    """A run, for example with iid clients, whose CKA by layer is kept beside each run's own."""
     points: int = POINTS
     """Test samples in the plane (t-SNE), at most 10000."""
     quiet: bool = False
@@ -45,7 +45,7 @@ def command(argv: list[str]) -> None:
 
 
 def _failures(folder: RunFolder, arguments: AnalyzeArguments, against: RunFolder | None) -> int:
-    """Analyse one run and say what comes out; how much went wrong. It stops no other run."""
+    """Analyse one run, print the results, and return the number of failures. Other runs go on."""
     failures = 0
     try:
         for done in analyze(folder, arguments.only, against=against, points=arguments.points):

@@ -9,7 +9,7 @@ from ccvr.core.run import RunFolder
 
 
 def finished_runs(paths: Sequence[Path], command: str) -> list[RunFolder]:
-    """Each run once; those that are not finished are told and left out."""
+    """Return the finished runs, each once. Unfinished ones are reported and skipped."""
     named: dict[Path, Path] = {}
     for path in paths:
         named.setdefault(path.resolve(), path)

@@ -41,7 +41,7 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     if worked and is_here:
         _refresh(path, new=report)
         page = _write_report(path) if report else None
-        with _telling("Figures are not logged"):
+        with _reporting("Figures are not logged"):
             log_figures(RunFolder(path))
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
@@ -62,7 +62,7 @@ def runs_followed(
 ) -> Iterator[tuple[Step, RunProgress]]:
     """Show several runs one after the other, on stderr, each below its title.
 
-    Steps that are no event of a run are handed on, with where to tell them.
+    Other steps than events of a run are yielded with the progress that shows them.
     """
     console = Console(stderr=True)  # tables alone go to the output
     progress = RunProgress(console, quiet=quiet)
@@ -89,25 +89,25 @@ def _holds(folder: RunFolder, results: Results) -> bool:
 
 
 def _refresh(path: Path, *, new: bool) -> None:
-    """What the run keeps of its heads fits them again. The run is safe by now: what goes wrong is told and no more."""
-    with _telling("Figures are missing"):
+    """Bring the analyses of the heads up to date. An error is reported and does not stop the command."""
+    with _reporting("Figures are missing"):
         for done in refresh(RunFolder(path), new=new):
             if isinstance(done, Failed):
                 print(f"Figures are missing: {done.name}: {done.error}", file=sys.stderr)
 
 
 def _write_report(path: Path) -> Path | None:
-    """The page about a finished run. What goes wrong here is told and no more, too."""
+    """The page about a finished run. An error is reported and does not stop the command."""
     from ccvr.cli.report import write_report  # now: matplotlib is slow to import
 
     page = None
-    with _telling("No report"):
+    with _reporting("No report"):
         page = write_report([path])
     return page
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
+def _reporting(what: str) -> Iterator[None]:
     try:
         yield
     except CcvrError as error:

@@ -78,6 +78,6 @@ def _options(row: Any) -> list[Option]:
 
 
 def _about(row: Any) -> str:
-    """The first sentence that a row says about itself."""
+    """The first sentence of a row's docstring."""
     text = getattr(row, "description", None) or inspect.getdoc(getattr(row, "build", row)) or ""
     return str(text).partition("\n")[0]

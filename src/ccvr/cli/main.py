@@ -45,7 +45,7 @@ def main() -> None:
     """Exit code 0; 2 for a user's mistake; 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for what it cannot
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     try:
         dispatch(sys.argv[1:])
@@ -59,7 +59,7 @@ def main() -> None:
         print("\n" + (str(stop) or "stopped."), file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output went away (`ccvr … | head`): nobody is left to tell.
+        # The reader of our output went away (`ccvr … | head`), so there is nothing to report.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except Exception as error:

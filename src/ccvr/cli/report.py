@@ -16,7 +16,7 @@ from ccvr.report.figure_set import ELSEWHERE, draw, save_figures
 from ccvr.report.page import page
 from ccvr.report.runs import read_runs
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on fonts and caches help nobody here
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
 
 Kind = Literal["svg", "png", "pdf"]
 
@@ -45,7 +45,7 @@ def command(argv: list[str]) -> None:
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None, *, kinds: Sequence[Kind] = ()) -> Path:
-    """Write the page about the runs, and say where it is."""
+    """Write the page about the runs and return its path."""
     path = out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     if path.is_dir():
         raise RunError(f"{path} is a folder. Name a file: -o {path / 'report.html'}")

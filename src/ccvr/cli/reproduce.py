@@ -21,7 +21,7 @@ from ccvr.reproduction.budget import Budget, parse_duration
 from ccvr.reproduction.cells import SCALES, Scale, find_scale
 from ccvr.reproduction.claims import judge
 from ccvr.reproduction.comparison import compare, comparison
-from ccvr.reproduction.figures import draw, told
+from ccvr.reproduction.figures import described, draw
 from ccvr.reproduction.items import ITEMS, Item
 from ccvr.reproduction.listing import cell_listing, listing
 from ccvr.reproduction.record import record
@@ -41,7 +41,7 @@ from ccvr.reproduction.work import (
     work,
 )
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # its remarks on fonts and caches help nobody here
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
 
 ABOUT = f"""The paper, table by table: train what is missing, then print it beside the published numbers.
 
@@ -74,7 +74,7 @@ class ReproduceArguments:
     """How tables are printed; all CSV is one table, and what is no table goes to stderr then."""
     figures: tuple[Literal["svg", "png", "pdf"], ...] = ("svg",)
     """Kinds of files for figures, in OUT/figures. They take the place of files of these kinds that an earlier call left
-    there of the same figures; without a kind figures are told in words alone."""
+    there of the same figures; without a kind figures are described in words alone."""
     out: Path = Path("reproduction")
     """Folder of the cells: OUT/SCALE/CELL-sSEED. Runs below it count, whatever they are called."""
     results: Path = Path("results")
@@ -95,7 +95,7 @@ class ReproduceArguments:
         workers, root = spec.workers if self.workers is None else self.workers, self.root or spec.data.root
         return replace(spec, workers=workers, data=replace(spec.data, root=root))
 
-    def tell(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Print what is no table: beside CSV it must not stand."""
         print(line, file=sys.stderr if self.format == "csv" else sys.stdout)
 
@@ -157,12 +157,12 @@ def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequen
 def _work(
     arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], budget: Budget
 ) -> list[JobFailed]:
-    """Make what is missing, and say what could not be made."""
+    """Make what is missing, and return the jobs that failed."""
     if budget.is_spent():
         return []
     every = _jobs(arguments, items, cells)
-    able = [job for job in every if job.has_data] or every  # where nothing can be made, it is told why
-    _tell_unable([job for job in every if job not in able and not job.is_done])
+    able = [job for job in every if job.has_data] or every  # where nothing can be made, the reason is reported
+    _report_unable([job for job in every if job not in able and not job.is_done])
     jobs = in_order(able, Rates().seconds, train=arguments.train)
     try:
         return _follow(work(jobs, budget), quiet=arguments.quiet)
@@ -170,7 +170,7 @@ def _work(
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
 
 
-def _tell_unable(jobs: Sequence[Job]) -> None:
+def _report_unable(jobs: Sequence[Job]) -> None:
     for name, number in Counter(job.spec.data.name for job in jobs).items():
         print(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", file=sys.stderr)
 
@@ -209,7 +209,7 @@ def _record(arguments: ReproduceArguments) -> None:
             gone = f"; gone with it: {', '.join(each.lost)}" if each.lost else ""
             print(f"{each.path}: the record of another training is replaced{gone}.", file=sys.stderr)
         if not arguments.quiet:
-            arguments.tell(str(each.path))
+            arguments.say(str(each.path))
 
 
 def _show(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str], trainings: RunIndex) -> None:
@@ -241,4 +241,4 @@ def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trai
 def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> None:
     drawing = draw(item, cells, trainings, arguments.chosen_scale, arguments.root)
     paths = drawing.save(arguments.out / "figures", arguments.figures)
-    arguments.tell(told(item, drawing, paths, markdown=arguments.format == "markdown"))
+    arguments.say(described(item, drawing, paths, markdown=arguments.format == "markdown"))

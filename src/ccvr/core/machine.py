@@ -49,7 +49,7 @@ def memory() -> int | None:
 
 
 def require_memory(num_bytes: int, what: str, remedy: str) -> None:
-    """Refuse what cannot fit: a process that tries is killed, and its user is told nothing."""
+    """Refuse what does not fit into memory: the system would kill the process without a message."""
     there = memory()
     if there is not None and num_bytes > there:
         need, have = f"{num_bytes / 1e9:,.1f} GB", f"{there / 1e9:,.1f} GB"

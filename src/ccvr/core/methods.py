@@ -100,7 +100,7 @@ def _text(value: Any) -> str:
 
 
 def options_of(cls: type[Any]) -> list[Option]:
-    """What a class can be told, with its defaults and the sentences below its fields."""
+    """The options of a class with their defaults and the docstrings of their fields."""
     about = _field_docs(cls)
     return [
         Option(field.name, _shown_default(field), " ".join(about.get(field.name, "").split()))

@@ -13,7 +13,7 @@ PACKAGES = ("ccvr", "torch", "numpy", "safetensors", "scikit-learn", "flwr", "ha
 
 
 def provenance(seed: int) -> dict[str, Any]:
-    """What to know in order to trust and repeat a run."""
+    """The facts that are needed to repeat a run."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],

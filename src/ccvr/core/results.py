@@ -6,9 +6,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
 
-import numpy as np
-
-from ccvr.core.arrays import Array
 from ccvr.core.errors import RunError
 
 UNCALIBRATED = "uncalibrated"
@@ -71,36 +68,6 @@ def with_heads(own: Results, other: Results, labels: Mapping[str, str]) -> Resul
         if added or key in own:
             union[key] = {**union.get(key, {}), **added}
     return cast(Results, union)
-
-
-def client_accuracy(correct: Array, total: Array, label_counts: Array) -> ClientScores:
-    """Accuracy under each client's own label mix, Σ_c p_kc recall_c.
-
-    Classes without test samples are left out of the mix.
-
-    Args:
-        correct: test samples that the head gets right, by class [C].
-        total: all test samples, by class [C].
-        label_counts: training samples of each client, by class [K, C].
-    """
-    recall = correct / np.maximum(total, 1)
-    weights = label_counts * (total > 0)
-    mixes = weights[weights.sum(1) > 0]
-    return client_scores(100 * (mixes @ recall) / mixes.sum(1))
-
-
-def client_scores(accuracies: Array) -> ClientScores:
-    """Mean, minimum and 10th percentile of the clients' accuracies [K], in percent.
-
-    Example:
-    >>> client_scores(np.array([50.0, 100.0]))
-    {'mean': 75.0, 'worst': 50.0, 'p10': 55.0}
-    """
-    if not len(accuracies):
-        return {"mean": None, "worst": None, "p10": None}
-    found = accuracies.mean(), accuracies.min(), np.percentile(accuracies, 10)
-    mean, worst, p10 = (round(float(each), 4) for each in found)
-    return {"mean": mean, "worst": worst, "p10": p10}
 
 
 def check_results(content: object, path: Path, remedy: str) -> Results:

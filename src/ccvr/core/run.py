@@ -1,4 +1,4 @@
-"""The run folder: every path in it, and writes that are there whole or not at all."""
+"""The run folder: every path in it, and atomic writes."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ RESUME = "See to its disk and permissions, then `ccvr resume` the run"
 
 
 def write_atomically(path: Path, content: bytes, *, remedy: str = RESUME) -> None:
-    """Write a file so that whoever looks finds the old content or the new, also after a crash."""
+    """Write a file atomically: a reader finds the old content or the new, also after a crash."""
     part = path.with_name(f".{path.name}.part")
     with writing(path, remedy):
         try:
@@ -38,7 +38,7 @@ def write_atomically(path: Path, content: bytes, *, remedy: str = RESUME) -> Non
 
 @contextlib.contextmanager
 def writing(path: Path, remedy: str = RESUME) -> Iterator[None]:
-    """A full disk or a forbidden folder is the user's to mend."""
+    """Turn an OSError, as of a full disk or a forbidden folder, into a RunError."""
     try:
         yield
     except OSError as error:
@@ -78,42 +78,29 @@ def _looks_empty(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """The path of a file or folder in a run folder."""
+
+    name: str
+
+    def __get__(self, folder: "RunFolder", owner: type) -> Path:
+        return folder.path / self.name
+
+
+@dataclass(frozen=True)
 class RunFolder:
-    """Where everything of one run lies."""
+    """The paths of one run, and its JSON files."""
 
     path: Path
-
-    @property
-    def spec(self) -> Path:
-        return self.path / "spec.toml"
-
-    @property
-    def provenance(self) -> Path:
-        return self.path / "provenance.json"
-
-    @property
-    def partition(self) -> Path:
-        return self.path / "partition.safetensors"
-
-    @property
-    def rounds(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def memories(self) -> Path:
-        return self.path / "memories"
-
-    @property
-    def results(self) -> Path:
-        return self.path / "results.json"
-
-    @property
-    def absent(self) -> Path:
-        return self.path / "missing.json"
-
-    @property
-    def model(self) -> Path:
-        return self.path / "model.safetensors"
+    spec = _Part("spec.toml")
+    provenance = _Part("provenance.json")
+    partition = _Part("partition.safetensors")
+    rounds = _Part("rounds.jsonl")
+    memories = _Part("memories")
+    results = _Part("results.json")
+    absent = _Part("missing.json")
+    model = _Part("model.safetensors")
+    tensorboard = _Part("tensorboard")
 
     def checkpoint(self, round: int) -> Path:
         return self.path / "checkpoints" / f"round-{round:06d}.safetensors"
@@ -128,16 +115,12 @@ class RunFolder:
     def analysis(self, name: str) -> Path:
         return self.path / "analysis" / f"{name}.safetensors"
 
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
     def head(self, label: str) -> Path:
         return self.path / "heads" / f"{label}.safetensors"
 
     @classmethod
     def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
-        """A new run folder; an existing one is in the way unless ``overwrite`` says to delete the run in it."""
+        """Create a run folder; with ``overwrite`` a run that is already there is deleted."""
         folder = cls(path)
         try:
             folder.require_room(overwrite=overwrite)
@@ -166,7 +149,7 @@ class RunFolder:
         if foreign:
             raise RunError(f'{self.path} holds "{foreign[0]}", which is no part of a run. Choose another --out.')
         with self.locked():
-            pass  # nobody writes it, so it may go
+            pass  # no process writes it
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -12,7 +12,8 @@ from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
 from ccvr.calibration.table import find_calibrator
-from ccvr.core.results import UNCALIBRATED, Results, client_accuracy, client_scores
+from ccvr.core.arrays import Array, IntArray
+from ccvr.core.results import UNCALIBRATED, ClientScores, Results
 from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
@@ -50,7 +51,7 @@ def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
         )
         return
     answers = run.engine.personal_scores(state, states=ClientStates(run.folder.memories))
-    found = client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
+    found = _client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
     results["personal_accuracy"] = found
     yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")
 
@@ -102,13 +103,29 @@ def _score_head(
     """Enter the counts on the test set, and those on the held-out part where there is one."""
     results["accuracy"][label] = round(counts.accuracy, 4)
     results["per_class_recall"][label] = [None if each is None else round(each, 4) for each in counts.recall]
-    correct, total = counts.correct.numpy(), counts.total.numpy()
-    results["client_accuracy"][label] = client_accuracy(correct, total, run.setup.label_counts)
+    results["client_accuracy"][label] = client_accuracy(counts, run.setup.label_counts)
     if run.setup.spec.data.validation:
         answers = (counts[label] for counts in run.engine.score(model, {label: model.head}))
         held_out = sum(answers, start=ClassCounts.zeros(run.setup.dataset.num_classes))
         results.setdefault("validation_accuracy", {})[label] = round(held_out.accuracy, 4)
     return HeadScored(label, counts.accuracy, seconds)
+
+
+def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> ClientScores:
+    """Accuracy under each client's own label mix, Σ_c p_kc recall_c; classes without test samples are left out."""
+    total = counts.total.numpy()
+    recall = counts.correct.numpy() / np.maximum(total, 1)
+    weights = label_counts * (total > 0)
+    mixes = weights[weights.sum(1) > 0]
+    return _client_scores(100 * (mixes @ recall) / mixes.sum(1))
+
+
+def _client_scores(accuracies: Array) -> ClientScores:
+    if not len(accuracies):
+        return {"mean": None, "worst": None, "p10": None}
+    found = accuracies.mean(), accuracies.min(), np.percentile(accuracies, 10)
+    mean, worst, p10 = (round(float(each), 4) for each in found)
+    return {"mean": mean, "worst": worst, "p10": p10}
 
 
 def deploy(results: Results, label: str, run: OpenRun) -> None:

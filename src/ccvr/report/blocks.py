@@ -1,4 +1,4 @@
-"""The parts of the page, from top to bottom."""
+"""The parts of the page, from top to bottom, and the commands that repeat a run."""
 
 import shlex
 from collections.abc import Mapping, Sequence

@@ -46,17 +46,17 @@ def draw(runs: Sequence[RunFiles]) -> list[Drawn]:
 
 def inlined(drawn: Sequence[Drawn], room: int = ROOM) -> dict[str, list[str]]:
     """Figure → SVG of its panels, in ``room`` together: if need be, those with most values on hover lose them."""
-    found = {each.row.id: _svg(each, telling=True) for each in drawn}
+    found = {each.row.id: _svg(each, values=True) for each in drawn}
     for each in sorted(drawn, key=lambda each: sum(num_values(panel.figure) for panel in each.panels), reverse=True):
         if sum(len(svg.encode()) for panels in found.values() for svg in panels) <= room:
             break
-        found[each.row.id] = _svg(each, telling=False)
+        found[each.row.id] = _svg(each, values=False)
     return found
 
 
-def _svg(each: Drawn, *, telling: bool) -> list[str]:
+def _svg(each: Drawn, *, values: bool) -> list[str]:
     return [
-        inline(panel.figure, f"{each.row.id}-{number}", panel.alt, telling=telling)
+        inline(panel.figure, f"{each.row.id}-{number}", panel.alt, values=values)
         for number, panel in enumerate(each.panels)
     ]
 

@@ -1,4 +1,4 @@
-"""Pieces of HTML; whatever comes from a run passes through here."""
+"""Pieces of HTML; all text of a run is escaped here."""
 
 import json
 from html import escape

@@ -1,4 +1,4 @@
-"""One look for all figures: colours that a colour-blind reader can tell apart, and axes that can be read."""
+"""One look for all figures: colours for colour-blind readers, legible axes."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ BEFORE, AFTER = COLOURS[:2]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
 SEQUENTIAL = colormaps["cividis"].resampled(64)
-"""In as many steps as an eye can tell apart; pictures of it take less room."""
+"""In 64 steps: pictures with few colours are small files."""
 INK, PAPER = "#010203", "#fefdfc"
 """Text and axes, and what is behind them. On the page both give way to the page's own colours."""
 

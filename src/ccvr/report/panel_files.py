@@ -46,7 +46,7 @@ def save_panels(
 
 
 def _forget_others(folder: Path, names: Sequence[str], replaced: str, remedy: str) -> None:
-    """Remove what an earlier call wrote. A list says what that was: the folder may hold files of the user's, too."""
+    """Remove what an earlier call wrote, as listed in .written: the folder may hold files of the user's, too."""
     written, ours = folder / ".written", re.compile(replaced)
     with writing(written, remedy):
         before = written.read_bytes().decode(errors="replace").splitlines() if written.is_file() else []

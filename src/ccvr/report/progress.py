@@ -17,7 +17,7 @@ from rich.progress import (
 BESIDE = 28
 """Width of the bar, the count and the time elapsed."""
 RECENT = 5
-"""Rounds from which the time left is told."""
+"""Rounds from which the time left is estimated."""
 
 
 def duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What a run's files say, read for a report."""
+"""The files of a run, read for a report."""
 
 import os
 import tomllib
@@ -95,7 +95,7 @@ class RunFiles:
 
     @property
     def label(self) -> str:
-        """The run's name, with its algorithm where the name does not say it."""
+        """The run's name, with its algorithm where the name does not contain it."""
         return self.name if self.algorithm.lower() in self.name.lower() else f"{self.name} ({self.algorithm})"
 
     @property

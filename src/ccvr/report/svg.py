@@ -54,19 +54,19 @@ def save_bytes(figure: Figure, kind: str) -> bytes:
 
 
 def num_values(figure: Figure) -> int:
-    """Values that the figure tells on hover."""
-    return sum(len(_texts(str(artist.get_gid()))) for artist in _telling(figure))
+    """The number of values on hover."""
+    return sum(len(_texts(str(artist.get_gid()))) for artist in _with_values(figure))
 
 
-def _telling(figure: Figure) -> list[Artist]:
-    """The artists that tell something on hover."""
+def _with_values(figure: Figure) -> list[Artist]:
+    """The artists with values on hover."""
     return figure.findobj(lambda artist: str(artist.get_gid()).startswith(HOVER))
 
 
 @contextmanager
 def _silent(figure: Figure) -> Iterator[None]:
-    """For a while nothing tells its values, and cells are one picture."""
-    kept = [(artist, artist.get_gid(), artist.get_rasterized()) for artist in _telling(figure)]
+    """Take the values on hover away for a while; cells are one picture then."""
+    kept = [(artist, artist.get_gid(), artist.get_rasterized()) for artist in _with_values(figure)]
     for artist, _, _ in kept:
         artist.set_gid(None)
         artist.set_rasterized(isinstance(artist, QuadMesh))
@@ -76,16 +76,16 @@ def _silent(figure: Figure) -> Iterator[None]:
         artist.set_rasterized(rasterized)
 
 
-def inline(figure: Figure, name: str, alt: str, *, telling: bool = True) -> str:
+def inline(figure: Figure, name: str, alt: str, *, values: bool = True) -> str:
     """SVG for a page.
 
     Args:
         figure: what is drawn.
         name: keeps the ids apart from those of other figures.
         alt: what the figure shows, in words.
-        telling: whether values are shown on hover; without them the SVG is smaller.
+        values: whether values are shown on hover; without them the SVG is smaller.
     """
-    with nullcontext() if telling else _silent(figure):
+    with nullcontext() if values else _silent(figure):
         root = ElementTree.fromstring(save_bytes(figure, "svg"))
     for element in root.iter():
         _add_titles(element)
@@ -112,6 +112,8 @@ def _add_titles(element: Element) -> None:
     texts = _texts(element.attrib.pop("id"))
     marks = [element] if len(texts) == 1 else list(element.iter(f"{SVG}use")) or list(element.iter(f"{SVG}path"))
     for mark, text in zip(marks, texts, strict=True):
+        if mark.get("style") == "fill: none":  # a cell without a value
+            continue
         title = Element(f"{SVG}title")
         title.text = plain(text)
         mark.insert(0, title)
@@ -131,7 +133,7 @@ def _adapt(element: Element, name: str, referred: set[str]) -> None:
         elif key in NUMBERS:
             element.set(key, _shortened(value))
         elif key == "style":
-            parts = value.replace(INK, "currentColor").replace(PAPER, "var(--paper)").split("; ")
+            parts = value.replace(INK, "currentColor").replace(PAPER, "var(--paper)").replace(": ", ":").split("; ")
             element.set(key, ";".join(part for part in parts if not part.startswith("font-family")))
         elif value.startswith(PNG):
             element.set(key, _picture(value))
@@ -142,7 +144,7 @@ def _adapt(element: Element, name: str, referred: set[str]) -> None:
 def _shortened(text: str) -> str:
     """Numbers to a tenth of a point; a line without length, which is a dot, is ``h0``."""
     text = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), text)
-    text = re.sub(r"\s*([MLCQz])\s*", r"\1", text)
+    text = re.sub(r"\s*([MLCQz])\s*", r"\1", text.strip())
     return re.sub(r"M(\S+ \S+)L\1(?=M|$)", r"M\1h0", text)
 
 

@@ -1,4 +1,4 @@
-"""Text from runs, made fit to be shown."""
+"""Text of runs, made safe to show."""
 
 import unicodedata
 
@@ -10,7 +10,7 @@ def shown(name: object, most: int = 24) -> str:
 
 
 def plain(text: object) -> str:
-    """Text without what no document may hold, and without marks that turn the direction of what follows."""
+    """Text without characters that XML forbids and without marks that change its direction."""
     return "".join(
         "\N{REPLACEMENT CHARACTER}" if _is_forbidden(char) else char
         for char in str(text)
@@ -19,5 +19,5 @@ def plain(text: object) -> str:
 
 
 def _is_forbidden(char: str) -> bool:
-    """Control characters, halves of characters, and the last two of each plane, which are none."""
+    """Control characters, surrogates and noncharacters."""
     return (unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t") or ord(char) & 0xFFFE == 0xFFFE

@@ -87,8 +87,9 @@ def print_tables(tables: Sequence[TextTable], name: str = "terminal") -> None:
     """Print tables in one of the formats."""
     if name == "terminal":
         print_on_terminal(tables)
-    else:
-        print("\n".join(FORMATS[name](tables)))
+        return
+    for text in FORMATS[name](tables):
+        print(text)
 
 
 def markdown(table: TextTable) -> str:
@@ -102,7 +103,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def comma_separated(tables: Sequence[TextTable]) -> str:
-    """All tables as one, which any reader of CSV takes: a column says which, and what a table lacks is empty."""
+    """All tables as one CSV table. The column ``table`` has their names; cells that a table lacks are empty."""
     rows = [{"table": table.name, **values} for table in tables for values in _values(table)]
     headers = ["table", *(name for table in tables for name in (table.values[0] if table.values else table.headers))]
     file = io.StringIO()

@@ -1,1 +1,1 @@
-"""The paper, table by table: cells, what is missing of them, what they say beside the published numbers."""
+"""The paper, table by table: its cells, the jobs that train them, and our numbers beside the published ones."""

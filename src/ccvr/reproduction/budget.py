@@ -1,4 +1,4 @@
-"""Time as people write it, and how much of it is left."""
+"""A time limit: parsing and the time left."""
 
 import re
 import time

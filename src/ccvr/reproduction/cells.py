@@ -102,11 +102,11 @@ NOT_THE_CELLS = (
     "training.rounds",
     "training.local_epochs",
 )
-"""Settings in which runs may differ and still belong to one cell; scale and seed are told apart elsewhere."""
+"""Settings in which runs may differ and still belong to one cell; scale and seed are keys of their own."""
 
 
 def identity(spec: Spec) -> tuple[tuple[str, Any], ...]:
-    """What all runs of a cell have in common, whatever they are called."""
+    """The settings that all runs of a cell share; names do not matter."""
     return tuple(item for item in sorted(training_settings(spec).items()) if item[0] not in NOT_THE_CELLS)
 
 

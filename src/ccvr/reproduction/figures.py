@@ -22,7 +22,7 @@ from ccvr.reproduction.paper_figures import DRAWS, Plate, Shown
 from ccvr.reproduction.run_index import RunIndex
 
 MISFIT = LookupError, TypeError, ValueError
-"""What drawing raises where a file says something else than others."""
+"""Errors of drawing where the files of a run do not fit together."""
 REMAKE = "delete its analysis folder, or its record, and make it again"
 ELSEWHERE = "See to its disk and permissions, or use another --out"
 
@@ -44,7 +44,7 @@ class Drawing:
         return save_panels(panels, folder, kinds, replaces=rf"{self.id}(-[\w-]+)?", remedy=ELSEWHERE)
 
 
-def told(item: Item, drawing: Drawing, paths: Sequence[Path], *, markdown: bool = False) -> str:
+def described(item: Item, drawing: Drawing, paths: Sequence[Path], *, markdown: bool = False) -> str:
     """A figure in words: what it shows, what the paper sees in it, where its files are, what is not there."""
     parts = [panel.alt for panel in drawing.panels] or ["No cell has what it takes."]
     parts += drawing.findings
@@ -94,7 +94,7 @@ def _attempt(item: Item, runs: Sequence[Shown], rows: Sequence[TableRow]) -> tup
 
 
 def _entitled(plate: Plate, item: Item) -> Panel:
-    """A panel that says what it shows, on itself and in words, and whose name is what its file is called."""
+    """A panel with a title and a description, named like its file."""
     panel, about = plate.panel, " · ".join(filter(None, [plate.about, plate.panel.name]))
     figure = f"Figure {item.id.removeprefix('figure')}: {item.title}"
     entitle(panel.figure, f"Counterpart on CIFAR-10 of {figure}" if item.counterpart else figure, about)

@@ -90,7 +90,7 @@ def calibration_of(head: HeadName, spec: Spec) -> Calibration:
 
 
 def find_label(head: HeadName, spec: Spec, results: Results) -> str | None:
-    """The label under which a run has this head, whatever it is called there; None if it does not have it."""
+    """The label of this head in a run, found by its options; None if the run lacks it."""
     if head == UNCALIBRATED:
         return UNCALIBRATED
     wanted = calibration_of(head, spec)

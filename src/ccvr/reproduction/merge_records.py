@@ -17,7 +17,7 @@ END = 0
 
 
 def same_training(one: RunFiles, other: RunFiles) -> bool:
-    """Whether both tell of one training: the same accuracy in all rounds that both scored, to a record's digits."""
+    """Whether both are about one training: the same accuracy in all rounds that both scored, to a record's digits."""
     first, second = _course(one), _course(other)
     return all(first[round] == second[round] for round in first.keys() & second.keys())
 

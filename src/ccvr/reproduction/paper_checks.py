@@ -18,7 +18,7 @@ from ccvr.reproduction.paper_figures import Shown, layer
 BEFORE_AFTER = (UNCALIBRATED, "ccvr")
 
 Observation = tuple[str, bool] | None
-"""None where the runs do not say."""
+"""Numbers, and whether they show what the paper sees; None where the runs lack the data."""
 
 
 def _means(run: RunFiles) -> dict[str, float]:
@@ -131,7 +131,7 @@ ENOUGH = 4
 
 
 class Seen(NamedTuple):
-    """Where one looked, the numbers there, and whether they are as the paper says."""
+    """A place, the numbers there, and whether they show what the paper sees."""
 
     where: str
     numbers: str
@@ -147,7 +147,7 @@ Look = Callable[[Sequence[Shown], Sequence[TableRow]], Iterator[Seen]]
 
 @dataclass(frozen=True)
 class Finding:
-    """What the paper says of a figure, and how to see whether it is so in ours."""
+    """What the paper sees in a figure, and the check of ours."""
 
     says: str
     look: Look
@@ -285,4 +285,4 @@ FINDINGS: dict[str, tuple[Finding, ...]] = {
     ),
     "figure14": OF_VIRTUAL,
 }
-"""What numbers can decide. Of planes and pictures docs/analysis.md tells what we saw."""
+"""What numbers can decide. docs/analysis.md describes the planes and pictures."""

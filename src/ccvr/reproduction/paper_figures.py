@@ -84,7 +84,7 @@ def together(draw: Callable[[Sequence[RunFiles]], list[Panel]]) -> DrawFigure:
 
 
 def _own_likeness(run: RunFiles) -> RunFiles:
-    """The run with its own CKA alone, of layers with short names where these tell them apart."""
+    """The run with its own CKA alone, with short names of layers where these are unique."""
     if cka.OWN not in run.analyses:
         return replace(run, analyses={})
     arrays, about = run.analyses[cka.OWN]

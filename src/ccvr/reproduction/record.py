@@ -58,6 +58,6 @@ def _free(results: Path, name: str, spec: Spec, taken: set[Path]) -> Path:
 
 
 def cell_name(spec: Spec) -> str | None:
-    """The cell that a run belongs to, whatever it is called; None if it is none of ours."""
+    """The cell that a run belongs to by its settings; None where there is none."""
     wanted = identity(spec)
     return next((cell.name for cell in CELLS.values() if identity(cell.spec) == wanted), None)

@@ -49,7 +49,7 @@ def _provenance(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _started(kept: dict[str, Any]) -> dict[str, Any]:
-    """The same as a run's own file has it; early records do not say what was added."""
+    """The provenance as a run's own file has it; early records lack ``calibrated``."""
     return {**kept, "calibrated": [{"commit": commit} for commit in kept.get("calibrated", ())]}
 
 
@@ -90,7 +90,7 @@ def is_record(path: Path) -> bool:
 
 
 def read_record(path: Path) -> RunFiles:
-    """The run that a record tells of."""
+    """Read a record as the run that it was made from."""
     try:
         parts = _parts(path.read_text(encoding="utf-8"))
         counts = parts["label_counts"]

@@ -1,4 +1,4 @@
-"""Finished trainings, in run folders and in records, found by what they trained."""
+"""Finished trainings in run folders and records, found by cell, scale and seed."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -26,7 +26,7 @@ def key_of(spec: Spec) -> Key:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished training left."""
+    """A finished training: its spec and its files."""
 
     spec: Spec
     files: RunFiles
@@ -39,7 +39,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Unusable:
-    """A file that is passed by, and why."""
+    """A file that is skipped, and why."""
 
     reason: str
 

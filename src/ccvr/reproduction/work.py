@@ -35,7 +35,7 @@ class Job:
     heads: tuple[HeadName, ...] = ()
     analyses: tuple[str, ...] = ()
     blocked: bool = False
-    """Whether another run lies where this one should."""
+    """Whether the folder holds another run."""
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ class Job:
         try:
             return self.is_trained and not self.missing_heads() and not self.missing_analyses()
         except RunError:
-            return False  # damaged: what is wrong is told when its turn comes
+            return False  # damaged: the error is reported when the job runs
 
     @property
     def has_data(self) -> bool:
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def cell_spec(self) -> Spec:
-        """The cell's own calibration options, whatever the run's are."""
+        """The spec with the cell's own calibration options."""
         return self.cell.at(scale_of(self.spec), self.spec.seed)
 
     def missing_calibrations(self) -> list[Calibration]:
@@ -94,7 +94,7 @@ class JobFailed:
 
 @dataclass(frozen=True)
 class JobElsewhere:
-    """Another process is at it, and this one leaves it to that."""
+    """Another process does this job."""
 
     job: Job
 
@@ -178,8 +178,8 @@ def _runs_below(out: Path) -> dict[Key, tuple[RunFolder, Spec]]:
 def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bool) -> list[Job]:
     """What is left to do: first what is trained already, then what was begun; then by seed and cost.
 
-    Of cells that cost the same within a tenth, and the time of a few steps tells no more, the one comes first that most
-    tables and figures need. Without ``train`` only what is trained already.
+    Of cells whose costs differ by less than a tenth, the one comes first that most tables and figures need. Without
+    ``train`` only what is trained already.
     """
     left = [job for job in jobs if not job.is_done and (train or job.is_trained)]
     fresh = [job for job in left if not job.is_trained]
@@ -193,7 +193,7 @@ def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bo
 
 
 def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
-    """Do the jobs one after the other; what cannot be done is told and left. Stops where it can go on later."""
+    """Do the jobs one after the other; a job that fails is reported and left. Stops where the work can be continued."""
     for number, job in enumerate(jobs, start=1):
         if budget.is_spent():
             yield OutOfTime(len(jobs) - number + 1)

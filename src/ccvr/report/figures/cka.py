@@ -16,7 +16,7 @@ OWN, OTHER = "cka", "cka-against"
 """Analyses: of a run, and of what it was compared with."""
 
 MAX_MEANS = 10
-"""Layers whose means are all told in words."""
+"""The largest number of layers whose means are all in the description."""
 
 
 class Kept(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import WIDTH, Panel, bare, lines, log_ticks
+from ccvr.report.figures.panel import WIDTH, Panel, lines, log_ticks, new_axes
 from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
 from ccvr.report.text import shown
@@ -70,8 +70,7 @@ def _grid(arrays: dict[str, Array], numbers: list[int]) -> Figure:
     """A row for each n: originals, then reconstructions. All in one pair of axes: many would take long to lay out."""
     most = max(len(arrays[f"originals_{n}"]) for n in numbers)
     width = 2 * most + 0.3
-    figure = bare(0.85 * WIDTH * len(numbers) / width + 0.25)
-    axes = figure.add_axes((0.14, 0, 0.85, 1 - 0.25 / figure.get_figheight()))
+    figure, axes = new_axes(0.85 * WIDTH * len(numbers) / width + 0.25)
     for start, kind in ((0.0, "originals"), (most + 0.3, "reconstructions")):
         axes.text(start + most / 2, -0.1, kind, ha="center", va="bottom")
         for row, n in enumerate(numbers):

@@ -1,6 +1,5 @@
-"""Matrices as coloured cells, with margins by the length of names."""
+"""Matrices as coloured cells."""
 
-import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from ccvr.core.arrays import Array
-from ccvr.report.figures.panel import LINE, MAX_HOVERS, MAX_NAMES, WIDTH, bare
+from ccvr.report.figures.panel import LINE, MAX_HOVERS, MAX_NAMES, WIDTH, new_axes
 from ccvr.report.palette import SEQUENTIAL
 from ccvr.report.svg import hover
 from ccvr.report.text import shown
@@ -33,14 +32,14 @@ def draw_matrix(
     high: float | None = None,
     digits: int = 0,
 ) -> Figure:
-    """A matrix as coloured cells with a scale beside it; few cells tell their values."""
+    """A matrix as coloured cells with a scale beside it; a matrix of few cells has its values on hover."""
     height, width = matrix.shape
     known = matrix[np.isfinite(matrix)] if np.isfinite(matrix).any() else np.zeros(1)
     low = float(known.min()) if low is None else low
     high = max(float(known.max()) if high is None else high, low + 1e-9)
-    left, bottom = LINE + 0.1 + _room(rows[1]), LINE + 0.1 + _room(columns[1], turned=_turned(columns[1]))
-    figure = bare(bottom + min(max(0.25 * height, 0.8), 3) + 0.06)
-    axes = _axes(figure, left, bottom, 0.9, 0.06)
+    labels = _some(columns[1]).values()
+    turned = max(map(len, labels)) * len(labels) > 40
+    figure, axes = new_axes(min(max(0.25 * height, 0.8), 3) + (_room(columns[1]) if turned else LINE) + 0.4)
     image: ScalarMappable
     if matrix.size <= MAX_HOVERS:
         image = axes.pcolormesh(matrix, cmap=SEQUENTIAL, vmin=low, vmax=high, clip_on=False)
@@ -48,11 +47,9 @@ def draw_matrix(
         hover(image, *(f"{row[i]}, {column[j]}: {value:,.{digits}f}" for (i, j), value in np.ndenumerate(matrix)))
     else:
         image = _picture(axes, matrix, height, (low, high))
-    bar = figure.colorbar(image, cax=_axes(figure, WIDTH - 0.8, bottom, 0.65, 0.06), label=scale)
-    bar.outline.set_visible(False)
+    figure.colorbar(image, ax=axes, label=scale, pad=0.02).outline.set_visible(False)
     axes.set(xlabel=columns[0], ylabel=rows[0], xlim=(0, width), ylim=(height, 0))
-    _name(axes, rows[1], "y")
-    _name(axes, columns[1], "x", turned=_turned(columns[1]))
+    _name(axes, rows[1], columns[1], turned=turned)
     return figure
 
 
@@ -61,29 +58,18 @@ def strips(mixes: Array, values: Array, rows: Names, columns: Names, scales: tup
     top to bottom.
     """
     bands, _, width = values.shape
-    left, bottom, top = LINE + 0.1 + _room(rows), LINE + 0.1 + _room(columns, turned=True), 0.75
-    figure = bare(bottom + min(max(0.3 * bands, 0.8), 3.2) + top)
-    each = (WIDTH - left - 0.25) / 2
+    figure = Figure(figsize=(WIDTH, min(max(0.3 * bands, 0.8), 3.2) + _room(columns) + 1.1))
     known = values[np.isfinite(values)]
     limits = (0, max(most, 1)), np.percentile(known, [1, 99]) if known.size else (0, 1)
     for number, (matrix, scale) in enumerate(zip((mixes, values.reshape(-1, width)), scales, strict=True)):
-        start = left + number * (each + 0.15)
-        axes = _axes(figure, start, bottom, WIDTH - start - each, top)
+        axes = figure.add_subplot(1, 2, number + 1)
         low, high = limits[number]
         image = _picture(axes, matrix, bands, (low, max(high, low + 1e-9)))
-        above = _axes(figure, start, figure.get_figheight() - top + 0.07, WIDTH - start - each, top - 0.17)
-        bar = figure.colorbar(image, cax=above, label=scale, orientation="horizontal")
-        bar.outline.set_visible(False)
-        above.xaxis.set_ticks_position("top")
-        above.xaxis.set_label_position("top")
-        axes.set(ylim=(bands, 0), xlim=(0, width), xlabel="class")
-        edges = [(x, edge) for edge in range(1, bands) for x in (0, width, np.nan)]
-        axes.plot(
-            *zip(*edges, strict=True) if edges else ((), ()), color="white", linewidth=1.2 if bands <= 20 else 0.4
-        )
-        _name(axes, columns, "x", turned=True)
-        _name(axes, rows if number == 0 else (), "y")
-        axes.set_ylabel("client" if number == 0 else "")
+        figure.colorbar(image, ax=axes, label=scale, location="top", pad=0.02).outline.set_visible(False)
+        axes.set(ylim=(bands, 0), xlim=(0, width), xlabel="class", ylabel="" if number else "client")
+        edges = np.repeat(np.arange(1, bands), 3)  # one line with gaps: a line for each edge is several times the bytes
+        axes.plot(np.tile([0, width, np.nan], bands - 1), edges, color="white", linewidth=1.2 if bands <= 20 else 0.4)
+        _name(axes, () if number else rows, columns, turned=True)
     return figure
 
 
@@ -108,38 +94,21 @@ def _fewer(matrix: Array, axis: int) -> Array:
     return np.asarray(np.add.reduceat(matrix, edges[:-1], axis=axis) / sizes)
 
 
-def _axes(figure: Figure, left: float, bottom: float, right: float, top: float) -> Axes:
-    """Axes within these margins, in inches."""
-    width, height = figure.get_size_inches()
-    axes = figure.add_axes((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
-    axes.grid(visible=False)
-    axes.spines[:].set_visible(False)
-    return axes
-
-
 def _some(names: Names) -> dict[float, str]:
     """Places and names along an axis; of many, some at equal steps."""
     step = -(-len(names) // MAX_NAMES) or 1
     return {place + 0.5: shown(names[place], 14) for place in range(0, len(names), step)}
 
 
-def _length(name: str) -> int:
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in name)
+def _room(names: Names) -> float:
+    """Inches of the longest name."""
+    return LETTER * max(map(len, _some(names).values()))
 
 
-def _turned(names: Names) -> bool:
-    """Whether names along x must stand upright to find room."""
-    labels = _some(names).values()
-    return max(map(_length, labels)) * len(labels) > 40
-
-
-def _room(names: Names, *, turned: bool = True) -> float:
-    """Inches that the names take beside their axis."""
-    return LETTER * max(map(_length, _some(names).values())) if turned else LINE
-
-
-def _name(axes: Axes, names: Names, which: str, *, turned: bool = False) -> None:
-    places = _some(names)
-    set_ticks = axes.set_xticks if which == "x" else axes.set_yticks
-    set_ticks(list(places), list(places.values()), rotation=90 if turned else 0)
-    axes.tick_params(axis="both", length=0)
+def _name(axes: Axes, rows: Names, columns: Names, *, turned: bool) -> None:
+    """Write names beside the rows and below the columns; ``turned`` ones stand upright."""
+    axes.set_yticks(list(_some(rows)), list(_some(rows).values()))
+    axes.set_xticks(list(_some(columns)), list(_some(columns).values()), rotation=90 if turned else 0)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)

@@ -7,7 +7,6 @@ from textwrap import wrap
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
@@ -23,14 +22,14 @@ LETTERS = 64
 LINE = 0.17
 """Inches of a line."""
 MAX_HOVERS = 250
-"""Points or cells of a panel that tell their values; more would make the page heavy."""
+"""The largest number of points or cells with values on hover in a panel."""
 MAX_NAMES = 20
 """Names along an axis, or in a legend."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing: what it shows in words for whoever cannot see it, and a name where it stands beside others."""
+    """One drawing, what it shows in words for screen readers, and a name where it stands beside others."""
 
     figure: Figure
     alt: str
@@ -55,26 +54,11 @@ def new_axes(height: float = 3.0, width: float = WIDTH) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def bare(height: float) -> Figure:
-    """A figure whose axes have fixed places: matplotlib's own layout takes longer than drawing."""
-    figure = Figure(figsize=(WIDTH, height))
-    figure.set_layout_engine("none")
-    return figure
-
-
 def entitle(figure: Figure, *titles: str) -> None:
-    """Say above a drawing what it shows, for where it stands alone; the drawing keeps its size."""
+    """Write titles above a drawing that stands alone; the drawing keeps its size."""
     text = [line for title in titles for line in wrap(title, LETTERS)]
-    before, room = figure.get_figheight(), LINE * len(text) + 0.08
-    figure.set_figheight(before + room)
-    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
-        figure.suptitle("\n".join(text), size=9)
-        return
-    figure.suptitle("\n".join(text), size=9, y=1 - 0.04 / (before + room))
-    smaller = before / (before + room)
-    for axes in figure.axes:  # their places are fractions
-        left, bottom, width, height = axes.get_position(original=True).bounds
-        axes.set_position((left, bottom * smaller, width, height * smaller))
+    figure.set_figheight(figure.get_figheight() + LINE * len(text) + 0.08)
+    figure.suptitle("\n".join(text), size=9)
 
 
 def lines(
@@ -82,11 +66,11 @@ def lines(
 ) -> tuple[Figure, Axes]:
     """Named lines through points (x, y)."""
     figure, axes = new_axes(3.0 + 0.16 * len(series) * (len(series) > 1))
-    telling = sum(map(len, series.values())) <= MAX_HOVERS
+    has_values = sum(map(len, series.values())) <= MAX_HOVERS
     for (name, points), pen in zip(series.items(), pens(), strict=False):
         axes.plot(*zip(*points, strict=True), pen.dash, color=pen.colour)
-        axes.plot([], [], pen.dash, color=pen.colour, marker=pen.marker if telling else None, label=shown(name))
-        if telling:
+        axes.plot([], [], pen.dash, color=pen.colour, marker=pen.marker if has_values else None, label=shown(name))
+        if has_values:
             words = [f"{name}: {each[1]:.4g}{unit} ({x} {each[0]:g})" for each in points]
             dots(axes, points, pen, words)
     axes.set(xlabel=x, ylabel=y)

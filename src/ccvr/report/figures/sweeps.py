@@ -1,4 +1,4 @@
-"""The same with more: virtual features, clients, real samples; and what separability says of the gain."""
+"""Accuracy by number of virtual features, clients and real samples; gain by separability."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -194,5 +194,5 @@ def distances(run: RunFiles) -> list[Panel]:
 
 
 def separability_of(runs: Sequence[RunFiles]) -> list[Panel]:
-    """Of one run its classes, of several what their distances say of the gain."""
+    """Of one run the distances of its classes, of several the gain by mean distance."""
     return distances(runs[0]) if len(runs) == 1 else separability(runs)

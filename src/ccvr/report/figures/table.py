@@ -8,7 +8,7 @@ from ccvr.report.figures.panel import Draw, of_each_run
 
 @dataclass(frozen=True)
 class FigureRow:
-    """A figure: where it stands, what it says, and how it is drawn; no panels mean that the runs lack its data."""
+    """A figure: its section, its words, and the function that draws it; no panels mean that the runs lack its data."""
 
     id: str
     section: str
@@ -99,7 +99,7 @@ FIGURES = (
     FigureRow(
         "norms",
         CALIBRATION,
-        "FigureRow norms of the global head",
+        "Row norms of the global head",
         "Before and after calibration. Uneven norms favour some classes.",
         of_each_run(heads.norms),
         columns=3,

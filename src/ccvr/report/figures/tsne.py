@@ -1,4 +1,4 @@
-"""Test features in the tsne."""
+"""Test features in the plane (t-SNE)."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -65,7 +65,7 @@ def tsne(run: RunFiles) -> list[Panel]:
 
 
 def _name(axes: Axes, clouds: Sequence[tuple[str, Array]]) -> None:
-    """Write each name amid the points of its class, for whoever cannot tell the colours."""
+    """Write each name amid the points of its class, for colour-blind readers."""
     if len(clouds) > MAX_WRITTEN:
         return
     few = len(clouds) <= MAX_NAMES

@@ -25,7 +25,8 @@ def run_with(make_run: MakeRun, points: np.ndarray, truth: np.ndarray) -> RunFil
 
 def dots(svg: str) -> list[str]:
     """Each point of the clouds, which are paths of very short lines."""
-    return re.findall(r"M[\d.]+ [\d.]+[hH][\d.]+", "".join(re.findall(r' d="((?:M[\d. ]+[hH][\d.]+)+)"', svg)))
+    line = r"M[\d.]+ [\d.]+(?:h0|L[\d.]+ [\d.]+)"
+    return re.findall(line, "".join(re.findall(rf' d="((?:{line})+)"', svg)))
 
 
 def test_every_point_is_in_the_svg(make_run: MakeRun) -> None:
