@@ -70,7 +70,12 @@ class Transfer:
                 self._begin(response.headers)
                 length = str(response.headers.get("Content-Length", ""))
             done, total = self.size, int(length) if length.isdecimal() else None
-            self._check_space((total or 0) - done)
+            free, needed = shutil.disk_usage(self.target.parent).free, (total or 0) - done
+            if needed > free:
+                raise DataError(
+                    f"{self.target.name} needs {needed} more bytes, but {self.target.parent} has {free} left. "
+                    "Free some space, or name another folder with $CCVR_DATA."
+                )
             with self.part.open("ab") as file:
                 yield Progress(self.target.name, done, total)
                 while chunk := self._read(response, done, total):
@@ -123,14 +128,6 @@ class Transfer:
         etag = headers.get("ETag", "")
         version = headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
         self.tag.write_text(json.dumps({"url": self.url, "version": version}), encoding="utf-8")
-
-    def _check_space(self, needed: int) -> None:
-        free = shutil.disk_usage(self.target.parent).free
-        if needed > free:
-            raise DataError(
-                f"{self.target.name} needs {needed} more bytes, but {self.target.parent} has {free} left. "
-                "Free some space, or name another folder with $CCVR_DATA."
-            )
 
     def _read(self, response: Any, done: int, total: int | None) -> bytes:
         try:

@@ -57,9 +57,11 @@ class FlowerEngine:
         needed = needed_of(number, spec.quorum)
         nodes = connected(grid, number, spec.timeout, enough=needed)
         unnamed = Federation(grid, {node: node for node in nodes}, needed / len(nodes), spec.timeout)
-        found = unnamed.ask("which client it is", f"query.{HELLO}", dict.fromkeys(nodes, pack({})), _client_of)
+        contents = dict.fromkeys(nodes, pack({}))
         clients: dict[int, int | None] = {}
-        for client, node in found:
+        for client, node in unnamed.ask(
+            "which client it is", f"query.{HELLO}", contents, lambda node, said: (setting_of(said, "client", int), node)
+        ):
             clients[client] = None if client in clients else node  # two nodes that claim the same client: neither is it
         absent = [client for client in range(number) if clients.get(client) is None]
         if number - len(absent) < needed:
@@ -149,7 +151,3 @@ def _why_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes:
             f'Start one with --node-config "partition-id={others[0]} num-partitions={number}".'
         )
     return " ".join(said)
-
-
-def _client_of(node: int, answer: RecordDict) -> tuple[int, int]:
-    return setting_of(answer, "client", int), node

@@ -36,10 +36,6 @@ def blob_of(content: RecordDict, name: str) -> bytes:
     return array.data
 
 
-def blob_names(content: RecordDict) -> list[str]:
-    return list(content.array_records.get(BLOBS, ArrayRecord()))
-
-
 def setting_of(content: RecordDict, name: str, kind: type[T], default: T | None = None) -> T:
     """The setting of that name, if it is of that type."""
     record: Any = content.config_records.get(SETTINGS, {})

@@ -13,7 +13,7 @@ from ccvr.calibration.select import require_valid_counts
 from ccvr.core.errors import FederationError, ModelError, SpecError
 from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
-from ccvr.flower.messages import blob_names, blob_of, pack, setting_of
+from ccvr.flower.messages import BLOBS, blob_of, pack, setting_of
 from ccvr.kernels.inputs import Inputs, num_rows
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, count
@@ -163,7 +163,12 @@ def ask_personal(
 def _read_counts(
     names: Set[str], num_classes: int, owned: Owned, client: int, answer: RecordDict
 ) -> dict[str, ClassCounts]:
-    counts = _counts_from_bytes(blob_of(answer, "counts"))
+    try:
+        _, tensors = tensors_from_bytes(blob_of(answer, "counts"), format=COUNTS)
+        found = [name.removeprefix("total/") for name in tensors if name.startswith("total/")]
+        counts = {name: ClassCounts(tensors[f"correct/{name}"], tensors[f"total/{name}"]) for name in found}
+    except (UnreadableTensors, KeyError) as error:
+        raise FederationError(f"these bytes are no counts ({error}).") from error
     require_valid_counts(names, counts, client)
     wrong = [name for name in names if counts[name].total.shape != (num_classes,)]
     if wrong or counts.keys() != names:
@@ -177,7 +182,7 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, mi
     """A client's counts on its held-out part, zeros where it has none or fewer than ``min_count`` of a class."""
     load_state(model, blob_of(content, "state"))
     path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
-    names = [name for name in blob_names(content) if name.startswith("head/")]
+    names = [name for name in content.array_records.get(BLOBS, ()) if name.startswith("head/")]
     heads = {name.removeprefix("head/"): head_from_bytes(blob_of(content, name)).eval() for name in names}
     counts = {label: ClassCounts.zeros(num_classes) for label in heads}
     for batch in batches:
@@ -196,12 +201,3 @@ def counts_answer(counts: Mapping[str, ClassCounts], *, min_count: int = 0) -> R
         kept = each.total >= min_count
         tensors |= {f"correct/{label}": each.correct * kept, f"total/{label}": each.total * kept}
     return pack({"counts": tensors_to_bytes(tensors, format=COUNTS)})
-
-
-def _counts_from_bytes(blob: bytes) -> dict[str, ClassCounts]:
-    try:
-        _, tensors = tensors_from_bytes(blob, format=COUNTS)
-        names = [name.removeprefix("total/") for name in tensors if name.startswith("total/")]
-        return {name: ClassCounts(tensors[f"correct/{name}"], tensors[f"total/{name}"]) for name in names}
-    except (UnreadableTensors, KeyError) as error:
-        raise FederationError(f"these bytes are no counts ({error}).") from error

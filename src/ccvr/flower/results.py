@@ -85,7 +85,8 @@ def _number(
 
 def _require_fitting(found: Tensors, sent: Tensors | None, most: float) -> None:
     """Require the names, types and shapes that were ``sent``, and no numbers that would spoil the average."""
-    if sent is not None and _described(found) != _described(sent):
+    forms, wanted = ({name: (t.dtype, t.shape) for name, t in each.items()} for each in (found, sent or {}))
+    if sent is not None and forms != wanted:
         raise FederationError("its tensors are not those of the model that was sent.")
     for name, tensor in found.items():
         if sent is not None and torch.equal(tensor, sent[name]):  # a constant of the model may be anything
@@ -95,10 +96,6 @@ def _require_fitting(found: Tensors, sent: Tensors | None, most: float) -> None:
             raise FederationError(f"{name} is not finite in its result.")
         if numbers.numel() and (largest := numbers.abs().max().item()) > most:
             raise FederationError(f"{name} is as large as {largest:.3g} in its result; the most is {most:.3g}.")
-
-
-def _described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
-    return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 
 
 def _read(blob: bytes, format: str) -> tuple[dict[str, Any], Tensors]:

@@ -50,19 +50,15 @@ def main(grid: Grid, context: Context) -> None:
         if flag_of(config, "resume"):
             events = resume(RunFolder.open(path), engine=engine)
         else:
-            spec = spec_of(config) if simulated else _known_everywhere(spec_of(config))
+            spec = spec_of(config)
+            if not simulated and spec.training.step == "auto":  # clients on other machines may not have the kernels
+                spec = replace(spec, training=replace(spec.training, step="torch"))
             events = start(spec, path, overwrite=flag_of(config, "overwrite"), engine=engine)
         for event in events:
             say(event)
     except CcvrError as error:
         say(error)
         raise
-
-
-def _known_everywhere(spec: Spec) -> Spec:
-    """The spec with step "torch" for "auto": what clients on other machines have installed is not known here."""
-    step = "torch" if spec.training.step == "auto" else spec.training.step
-    return replace(spec, training=replace(spec.training, step=step))
 
 
 def flag_of(config: Mapping[str, Any], name: str) -> bool:

@@ -49,14 +49,25 @@ def train_client(
     private = {**scratch.first, **private_part(state)}
     model = personal_model(scratch, received, state)
     _require_trainable(model, client, spec)
-    context = _context(model, received, private, client, spec, round)
+    device = model.head.weight.device
+    anchor = {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}
+    context = LocalContext(
+        model=model,
+        received={name: tensor.to(device) for name, tensor in anchor.items()},
+        state={},
+        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
+        all_labels=client.data.samples.labels,
+        indices=client.indices,
+        lr=spec.lr,
+        round=round,
+    )
     is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
     own = group_of(state, ALGORITHM) if is_grouped else state  # states of old versions have no groups
     objectives = {ALGORITHM: algorithm.objective(context.with_state(own))}
     if spec.clsprox:
         objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
-    with _seeded(derive_seed(seed, "model", client=client.id, round=round), model.head.weight.device):
+    with _seeded(derive_seed(seed, "model", client=client.id, round=round), device):
         rng = stream(seed, "batches", client=client.id, round=round)
         num_steps, loss = _descend(scratch, client, list(objectives.values()), spec, rng=rng)
     everything = scratch.parameters(), scratch.buffers()
@@ -119,26 +130,6 @@ def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) ->
             f"client {client.id} trains on single samples (it has {len(client.indices)}, training.batch_size is "
             f"{spec.batch_size}), and the model has batch normalisation. Give both at least 2 (partition.min_size)."
         )
-
-
-def _context(
-    model: SplitModel, received: GlobalState, private: Tensors, client: Client, spec: TrainingSpec, round: int
-) -> LocalContext:
-    device = model.head.weight.device
-    return LocalContext(
-        model=model,
-        received=_on(device, {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}),
-        state={},
-        broadcast=_on(device, received.broadcast),
-        all_labels=client.data.samples.labels,
-        indices=client.indices,
-        lr=spec.lr,
-        round=round,
-    )
-
-
-def _on(device: torch.device, tensors: Tensors) -> Tensors:
-    return dict(tensors) if device.type == "cpu" else {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def _descend(

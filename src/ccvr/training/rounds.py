@@ -66,9 +66,8 @@ def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> Roun
 
 def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
     """What clients receive in the round after a state."""
-    algorithm = find_algorithm(spec.algorithm)
     model = _sent(spec, state.model)
-    return GlobalState(model.parameters, model.buffers, algorithm.broadcast(state.server))
+    return GlobalState(model.parameters, model.buffers, find_algorithm(spec.algorithm).broadcast(state.server))
 
 
 def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
