@@ -161,7 +161,7 @@ class TestAfterCalibrate:
 
     def agreement(self, own: Path) -> dict[str, float]:
         arrays, about = read_arrays(RunFolder(own).analysis("tsne"))
-        assert len(arrays["points"]) == 355, "all test images"
+        assert len(arrays["points"]) == 355, "all test samples"
         return {about["after"]: 100 * float((arrays["after"] == arrays["truth"]).mean())}
 
     def deployed(self, own: Path) -> dict[str, float]:

@@ -32,11 +32,11 @@ class TestShow:
         assert (code, err) == (0, "")
         for label, accuracy in results_of(finished)["accuracy"].items():
             assert re.search(rf"{label}( \*)? +│ +{accuracy:.2f} │", out)
-        assert "Training images of each client" not in out
+        assert "Training samples of each client" not in out
 
     def test_owners(self, finished: Path, ccvr: Command) -> None:
         out = ccvr("show", finished, "--partition").out
-        assert "Training images of each client, by class" in out
+        assert "Training samples of each client, by class" in out
         assert "Test accuracy in percent" in out
 
     def test_json(self, finished: Path, ccvr: Command) -> None:

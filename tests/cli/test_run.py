@@ -62,7 +62,7 @@ class TestRun:
         code, out, err = ccvr("run", *SMALL, "--out", "mine")
         assert (code, err) == (0, "")
         results = json.loads((tmp_path / "mine" / "results.json").read_text())
-        assert "Training images of each client, by class" in out
+        assert "Training samples of each client, by class" in out
         assert f"round 1/1  accuracy {results['accuracy']['uncalibrated']:.2f} %" in out
         assert f"ccvr: accuracy {results['accuracy']['ccvr']:.2f} %" in out
         assert out.endswith('Run folder: mine\nThe model, in Python: ccvr.load("mine")\n')

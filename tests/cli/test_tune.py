@@ -26,7 +26,7 @@ def test_a_dry_run_names_the_candidates_and_trains_nothing(ccvr: Command, tmp_pa
     assert out.splitlines()[:4] == [
         "training.lr 0.01",
         "training.lr 0.1",
-        f"2 trainings without 15% of the images: {some:,} samples",
+        f"2 trainings without 15% of the samples: {some:,} samples",
         f"then the best one with all: at most {every:,} samples",
     ]
     assert out.splitlines()[4].startswith(f"in all, training samples: {some + every:,} (about ")

@@ -193,7 +193,7 @@ COMPARISONS = {each.name: each for claim in CLAIMS for each in claim.comparisons
 
 
 def two_cells(uneven, even):
-    """FedAvg at alpha 0.1 and 0.5, each by seed as the accuracies of some heads, in test images of 10,000."""
+    """FedAvg at alpha 0.1 and 0.5, each by seed as the accuracies of some heads, in test samples of 10,000."""
     cells = {"cifar10-a0.1-fedavg": uneven, "cifar10-a0.5-fedavg": even}
     found = [
         trained(cell, {head: images / 100 for head, images in heads.items()}, seed=seed)

@@ -47,4 +47,4 @@ def command(argv: list[str]) -> None:
         print(f"{counts.accuracy:.4f}")
         return
     Console().print(recall_table(counts.recall, dataset.class_names))
-    print(f"accuracy {counts.accuracy:.2f} %, loss {counts.mean_loss:.4f}, {int(counts.total.sum()):,} test images")
+    print(f"accuracy {counts.accuracy:.2f} %, loss {counts.mean_loss:.4f}, {int(counts.total.sum()):,} test samples")

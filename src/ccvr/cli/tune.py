@@ -18,7 +18,7 @@ from ccvr.report.text_table import DASH, TextTable, print_tables
 
 ABOUT = """Choose hyperparameters as the paper does: ccvr tune PRESET|SPEC.toml --FIELD VALUE VALUE … [OPTIONS].
 
-Every combination is trained without 15 % of each client's images; the best on them is trained again with all. A field
+Every combination is trained without 15 % of each client's samples; the best on them is trained again with all. A field
 with one value is set. Fields are those of `ccvr run`: --training.algorithm fedprox,mu=0.001 fedprox,mu=0.01
 --training.rounds 10."""
 
@@ -61,7 +61,7 @@ def _forecast(spec: Spec, candidates: Sequence[Values]) -> Iterator[str]:
     last = max((with_all(spec, values) for values in candidates), key=rates.seconds)
     samples = sum(map(training_samples, tried)), training_samples(last)
     yield from map(described, candidates)
-    yield f"{len(candidates)} trainings without {VALIDATION:.0%} of the images: {samples[0]:,} samples"
+    yield f"{len(candidates)} trainings without {VALIDATION:.0%} of the samples: {samples[0]:,} samples"
     yield f"then the best one with all: at most {samples[1]:,} samples"
     yield "in all, " + describe_training(sum(samples), sum(map(rates.seconds, [*tried, last])))
 

@@ -52,10 +52,10 @@ def _defect() -> str:
     return ""
 
 
-def notes(asked: Spec, now: Spec, model: SplitModel, images: int) -> Iterator[Noted]:
-    """What a user should know about the step of a run with so many training images."""
+def notes(asked: Spec, now: Spec, model: SplitModel, owned: int) -> Iterator[Noted]:
+    """What a user should know about the step of a run with so many training samples."""
     training = now.training
-    samples = images * training.client_fraction * training.local_epochs * training.rounds
+    samples = owned * training.client_fraction * training.local_epochs * training.rounds
     if training.step == "halide":
         yield Noted("step: halide; each process compiles its kernels first, about 2 s")
     elif asked.training.step == "auto" and _obstacle(asked, model) == MISSING and samples > LONG:

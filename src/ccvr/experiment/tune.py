@@ -52,7 +52,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The end: every candidate, the chosen one, and what it reached when trained with all images."""
+    """The end: every candidate, the chosen one, and what it reached when trained with all samples."""
 
     candidates: Sequence[Candidate]
     chosen: Candidate
@@ -112,7 +112,7 @@ def tune(spec: Spec, candidates: Sequence[Values], out: Path) -> Iterator[Event 
         tried.append(_candidate(values, path, results))
     chosen = best(tried)
     path = out / f"retrained-{folder_name(chosen.values)}"
-    yield Trying(f"{described(chosen.values)}, with all images", 1, 1)
+    yield Trying(f"{described(chosen.values)}, with all samples", 1, 1)
     yield from run_or_resume(with_all(spec, chosen.values), path)
     results = RunFolder(path).read_results()
     _keep(out, spec, tried, chosen, path, results)

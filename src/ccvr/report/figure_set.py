@@ -77,7 +77,7 @@ def save_figures(drawn: Sequence[Drawn], folder: Path, kinds: Sequence[str]) -> 
 
 
 def label_distribution(label_counts: Sequence[Sequence[int]], class_names: Sequence[str]) -> Array:
-    """Clients × classes: training images. [H, W, 3] uint8."""
+    """Clients × classes: training samples. [H, W, 3] uint8."""
     with look():
         return pixels(owners(np.array(label_counts), class_names))
 

@@ -81,11 +81,11 @@ def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:
 
 
 def owners_table(label_counts: Sequence[Sequence[int]], class_names: Sequence[str], *, most: int = 12) -> Table:
-    """Clients × classes: how many images each client has; the middle of a long or wide table is left out."""
+    """Clients × classes: how many samples each client has; the middle of a long or wide table is left out."""
     columns = _ends(len(class_names), most)
     width = len(str(max(map(sum, label_counts))))  # numbers stay whole; a narrow terminal cuts the names
     padding = 1 if (len(columns) + 2) * (width + 3) <= 80 else 0
-    table = Table(title="Training images of each client, by class", title_justify="left", padding=(0, padding))
+    table = Table(title="Training samples of each client, by class", title_justify="left", padding=(0, padding))
     table.add_column("client", justify="right", min_width=width, no_wrap=True)
     for column in columns:
         name = Text("…" if column is None else str(class_names[column]))

@@ -1,1 +1,1 @@
-"""Global model and one client's images → class moments."""
+"""Global model and one client's samples → class moments."""

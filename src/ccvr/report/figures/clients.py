@@ -26,7 +26,7 @@ def label_distributions(runs: Sequence[RunFiles]) -> list[Panel]:
 
 
 def label_distribution(run: RunFiles, most: int | None = None) -> list[Panel]:
-    """Clients × classes: training images."""
+    """Clients × classes: training samples."""
     counts = run.label_counts
     if counts is None:
         return []
@@ -34,14 +34,14 @@ def label_distribution(run: RunFiles, most: int | None = None) -> list[Panel]:
     missing = (counts == 0).sum(1).mean()
     alt = (
         f"Heatmap of {len(counts)} clients by {counts.shape[1]} classes: clients have {totals.min():,} to "
-        f"{totals.max():,} training images, and on average {missing:.1f} classes without any."
+        f"{totals.max():,} training samples, and on average {missing:.1f} classes without any."
     )
     return [Panel(owners(counts, run.class_names, most), alt)]
 
 
 def owners(counts: Array, class_names: Sequence[str], most: int | None = None) -> Figure:
     return draw_matrix(
-        counts, ("client", range(len(counts))), ("class", class_names), "training images", low=0, high=most
+        counts, ("client", range(len(counts))), ("class", class_names), "training samples", low=0, high=most
     )
 
 
@@ -52,7 +52,7 @@ def clients_norms(runs: Sequence[RunFiles]) -> list[Panel]:
 
 
 def _share(owned: Array) -> Array:
-    """How much of each client's images each class is, in percent."""
+    """How much of each client's samples each class is, in percent."""
     return np.asarray(100 * owned / np.maximum(owned.sum(1, keepdims=True), 1))
 
 
@@ -65,8 +65,8 @@ def client_norms(run: RunFiles, most: float | None = None) -> list[Panel]:
     share = _share(run.label_counts[clients])
     most = share.max() if most is None else most
     rows, columns = ("client", clients), ("class", run.class_names)
-    figure = draw_matrix(share, rows, columns, "share of the client's images, %", low=0, high=most, digits=1)
-    words = "Heatmap of the share of each class among a client's training images, in percent."
+    figure = draw_matrix(share, rows, columns, "share of the client's samples, %", low=0, high=most, digits=1)
+    words = "Heatmap of the share of each class among a client's training samples, in percent."
     ends = dict.fromkeys((min(rounds), max(rounds)))
     return [
         Panel(figure, words, "label mix"),
@@ -104,7 +104,7 @@ def _every_round(
     norms = np.array([[rounds[r].get(client, nothing) for r in chosen] for client in clients], dtype=float)
     with np.errstate(all="ignore"):  # a head of zeros has no mean to compare with
         relative = norms / norms.mean(axis=2, keepdims=True)
-    scales = ("share of images, %", "row norm / mean of the head")
+    scales = ("share of samples, %", "row norm / mean of the head")
     figure = strips(share, relative, clients, run.class_names, scales, most)
     alt = (
         f"Head-row norms of {len(clients)} clients in {len(chosen)} rounds, {chosen[0]} to {chosen[-1]}, each over the "

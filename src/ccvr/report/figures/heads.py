@@ -87,7 +87,7 @@ def confusion(run: RunFiles) -> list[Panel]:
         true, taken = np.unravel_index(off.argmax(), off.shape)
         names = run.class_names
         alt = (
-            f"Confusion of the head {label}: {np.trace(matrix):,} of {matrix.sum():,} test images are right; the most "
+            f"Confusion of the head {label}: {np.trace(matrix):,} of {matrix.sum():,} test samples are right; the most "
             f"frequent mistake takes {off.max():.1f} % of {shown(names[true])} for {shown(names[taken])}."
         )
         panels.append(Panel(figure, alt, label))

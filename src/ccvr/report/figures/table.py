@@ -27,7 +27,7 @@ FIGURES = (
         "labels",
         CLIENTS,
         "Who owns what",
-        "Training images of each client, by class.",
+        "Training samples of each client, by class.",
         clients.label_distributions,
         columns=3,
     ),
@@ -35,7 +35,7 @@ FIGURES = (
         "client-norms",
         CLIENTS,
         "Label mix and head of each client",
-        "How much of a client's images each class is; norms of the head's rows after the client's training in the "
+        "How much of a client's samples each class is; norms of the head's rows after the client's training in the "
         "first round and in the last; and in every round, over the mean of the head. Rows of classes that a client has "
         "tend to be longer: its head leans towards them. Of many clients and rounds some are drawn, first "
         "and last among them.",
@@ -60,7 +60,7 @@ FIGURES = (
         "loss",
         TRAINING,
         "Loss by round",
-        "Of the global model on the test set, and the clients' mean during training, weighted by their images.",
+        "Of the global model on the test set, and the clients' mean during training, weighted by their samples.",
         rounds.losses,
     ),
     FigureRow(
@@ -125,7 +125,7 @@ FIGURES = (
         "amounts",
         CALIBRATION,
         "Calibration with real samples",
-        "What raw features of some or all training images would reach. Stars, where the run has the paper's data, "
+        "What raw features of some or all training samples would reach. Stars, where the run has the paper's data, "
         "network and clients: the paper after 100 rounds of 10 local epochs.",
         of_each_run(sweeps.amounts),
         columns=3,
