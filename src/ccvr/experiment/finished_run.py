@@ -55,7 +55,7 @@ def keep_partition(folder: RunFolder, drawn: bytes) -> None:
     """Who owns what must not change between a run's start and its end."""
     if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
         raise RunError(
-            f"{folder.partition} says that others own the samples, or that they are others, than spec and data say now. "
+            f"{folder.partition} was drawn from other samples, or for other owners, than spec and data give now. "
             "Undo what was changed in spec.toml or in the data, or start a new run."
         )
     write_atomically(folder.partition, drawn)
