@@ -730,7 +730,7 @@ def test_no_tensors_travel_beside_those_of_a_result():
     header, tensors = tensors_from_bytes(result_bytes(result_of(state)), format="ccvr-result/1")
     del header["format"]
     blob = tensors_to_bytes(tensors | {"parametersX": torch.zeros(3)}, format="ccvr-result/1", **header)
-    with pytest.raises(FederationError, match="nobody asked for"):
+    with pytest.raises(FederationError, match="were not asked for"):
         result_from_bytes(blob, client_of(), state)
 
 

@@ -34,9 +34,9 @@ BUNDLE = Path(__file__).parent / "bundle"
 START_LIMIT = 120.0
 """Seconds that a SuperLink of our own may take to be ready."""
 MAX_LETTERS = 25
-"""Of a path to a folder of temporary files in which Ray's sockets have a place: theirs may have 107."""
+"""Longest path of a temporary folder that leaves room for Ray's sockets, whose paths have at most 107 letters."""
 MAX_WORDS = 300
-"""Letters of what Flower said that an error repeats."""
+"""Letters of Flower's output that an error quotes."""
 SILENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # else Flower installs packages by itself
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -55,7 +55,7 @@ class Link:
     environment: dict[str, str]
     settings: tuple[str, ...] = ()
     is_ours: bool = False
-    """Whether the SuperLink ends with us, and all that it runs with it."""
+    """Whether this process started the SuperLink and ends it, with all that it runs."""
 
 
 def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False) -> Events:
@@ -93,7 +93,7 @@ def _link(spec: Spec) -> contextlib.AbstractContextManager[Link]:
 
 
 def _address(name: str) -> str:
-    """Of a SuperLink in Flower's configuration, as far as we can tell; without one Flower knows `local`."""
+    """The address of a SuperLink in Flower's configuration, "" if unknown; without a configuration there is `local`."""
     file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr", "config.toml")
     try:
         connection = tomllib.loads(file.read_text(encoding="utf-8"))["superlink"][name]
@@ -105,14 +105,14 @@ def _address(name: str) -> str:
 
 
 def _environment(**more: str) -> dict[str, str]:
-    """Ours, with Flower's programs on the path: they start each other by name."""
+    """The environment of this process, with Flower's programs on the path: they start each other by name."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, **SILENT, "PATH": path, **more}
 
 
 @contextlib.contextmanager
 def simulation(num_clients: int, processes: int) -> Iterator[Link]:
-    """A SuperLink of our own, here, that simulates clients; it ends with the block, and leaves nothing behind."""
+    """Start a SuperLink on this machine that simulates clients; it ends with the block, and so do all its processes."""
     parent = None if len(tempfile.gettempdir()) <= MAX_LETTERS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
         environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
@@ -144,7 +144,7 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
 
 
 def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
-    """What Flower's log says of our run, until it ends."""
+    """The events of our run in Flower's log, until the run ends."""
     command = [_program("flwr"), "run", str(BUNDLE), link.name, "--stream", "--run-config", str(config), *link.settings]
     process = Popen(
         command,
@@ -213,7 +213,7 @@ def _last_words(lines: Iterable[str]) -> str:
 
 
 def _program(name: str) -> str:
-    """A program of Flower's, from beside this Python before others."""
+    """The path of a program of Flower's; one beside this Python comes first."""
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:

@@ -1,4 +1,4 @@
-"""What travels in Flower's messages: named bytes, and settings beside them."""
+"""The contents of Flower's messages: named bytes, and settings."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def pack(blobs: Mapping[str, bytes], **settings: ConfigRecordValues) -> RecordDict:
-    """Empty texts are left out: Flower's mods that look at sizes fail over them."""
+    """A message's content. Empty texts are left out: Flower's mods that measure sizes fail on them."""
     arrays = {name: array_of(blob) for name, blob in blobs.items()}
     said = {name: value for name, value in settings.items() if value != ""}
     return RecordDict({BLOBS: ArrayRecord(arrays), SETTINGS: ConfigRecord(said)})

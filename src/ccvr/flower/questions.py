@@ -29,9 +29,9 @@ HELLO, STATISTICS, SCORES, PERSONAL = "ccvr_hello", "ccvr_statistics", "ccvr_sco
 ROOM = 10**9
 """Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
 Owned = Mapping[int, Tensor]
-"""By client, the most samples of each class that it can have, [C]: what was dealt out, or what the user allows."""
+"""By client, the most samples of each class that it can have, [C]: by the partition, or by the user's limit."""
 OWN = "own"
-"""The name under which a client counts for its own model."""
+"""The name of a client's own model among its counts."""
 STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
 """Formats of bytes."""
 

@@ -1,4 +1,4 @@
-"""A round's state on its way to a client, and the client's result on its way back, as bytes."""
+"""The state that a client receives in a round, and its result, as bytes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ SENT_GROUPS = ("parameters", "buffers", "broadcast")
 MAX_MAGNITUDE = {"parameters": 1e9, "buffers": 1e18, "payload": 1e9}
 """What a client sends, and how large a number in it may be: far above any trained weight; a variance is a square."""
 MAX_PAYLOAD = 10
-"""Models, or megabytes, that may travel beside the model."""
+"""Largest payload beside the model, in models or megabytes, whichever is more."""
 MAX_STEPS, MAX_SECONDS = 10**9, 10**9
 MAX_LOSS = torch.finfo(torch.float32).max
 """Sums of finite losses stay finite in float64."""

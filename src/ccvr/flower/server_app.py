@@ -1,4 +1,4 @@
-"""The server of our own runs, as Flower starts it where the SuperLink is: the straight path, over Flower's clients."""
+"""The server of our own runs, as Flower starts it beside the SuperLink: the usual pipeline with Flower's clients."""
 
 import json
 import os

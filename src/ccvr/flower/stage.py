@@ -31,11 +31,11 @@ class Calibrated:
     """The result of the stage."""
 
     model: nn.Module
-    """The calibrated model; the trained one where a validation chose to keep it, or came to nothing."""
+    """The calibrated model; the trained one if a validation kept it or could not decide."""
     method: str
     statistics: ClassStatistics
     connected: int
-    """How many clients there were to ask."""
+    """How many clients were asked."""
     absent: dict[int, str]
     """Clients that did not answer, by Flower's node id: to which question, and why."""
     without_samples: tuple[int, ...]
@@ -45,7 +45,7 @@ class Calibrated:
     selection: Selection[Head] | None = None
     """What the validation found, where there was one."""
     undecided: str = ""
-    """Why a validation came to nothing; what it was to judge can be made again: ``ccvr.calibrate(…, statistics)``."""
+    """Why a validation could not decide; the head can be made again: ``ccvr.calibrate(…, statistics)``."""
 
     @property
     def arrays(self) -> ArrayRecord:

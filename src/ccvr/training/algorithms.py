@@ -169,7 +169,7 @@ def has_private(algorithm: Algorithm, model: ModelState) -> bool:
 
 
 def shared(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors that clients send and receive; the very mapping, where none of them is private."""
+    """The tensors that clients send and receive; the same object if none is private."""
     private = [name for name in tensors if algorithm.is_private(name)]
     return {name: tensor for name, tensor in tensors.items() if name not in private} if private else tensors
 
@@ -196,7 +196,7 @@ def canonical(text: str) -> str:
 
 
 def upgraded(training: Mapping[str, Any]) -> dict[str, Any]:
-    """A training section with its algorithm as text, also where it is a table or has the flat fields of old."""
+    """A training section with its algorithm as text, also if it is a table or has the flat fields of older versions."""
     section = dict(training)
     given = section.get("algorithm", "fedavg")
     old = {key: section.pop(key) for key in OLD_DEFAULTS if key in section}

@@ -111,7 +111,7 @@ def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's own generator, and leave it as it was."""
+    """Seed torch's global generator, and restore it afterwards."""
     before = torch.get_rng_state()
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also queues a call for every other device
@@ -124,7 +124,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _require_trainable(model: SplitModel, client: Client, spec: TrainingSpec) -> None:
-    """Batch normalisation has no variance of a single sample."""
+    """Refuse single samples where batch normalisation needs a variance."""
     if min(len(client.indices), spec.batch_size) == 1 and any(isinstance(part, _BatchNorm) for part in model.modules()):
         raise TrainingError(
             f"client {client.id} trains on single samples (it has {len(client.indices)}, training.batch_size is "

@@ -38,7 +38,7 @@ class Letter(NamedTuple):
 
     place: int
     layout: dict[Key, Shape] | None
-    """None: as in the letter before."""
+    """None: the same as in the letter before."""
     outside: dict[Key, tuple[Shape, NDArray[np.uint8]]]
     bare: dict[str, Any]
     """The other fields."""
@@ -107,7 +107,7 @@ class Mailbox:
         return LocalResult(**groups, **others, state={})
 
     def _arrange(self, layout: dict[Key, Shape]) -> None:
-        """Lay out every tensor at all places, as long as there is room."""
+        """Choose where each tensor lies in every place, as long as there is room."""
         self._layout, self._places = layout, [dict[Key, Tensor]() for _ in self._content]
         self._begins, begin = dict[Key, int](), 0
         for key, (dtype, shape) in layout.items():

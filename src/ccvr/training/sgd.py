@@ -48,13 +48,13 @@ class Sgd:
 
 
 def _suits_the_kernel(tensor: Tensor) -> bool:
-    """The fused kernel walks through memory, gaps and all, and leaves most of a half-precision tensor as it was."""
+    """The fused kernel reads memory without strides, and is wrong for half precision."""
     dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
     return dense and tensor.dtype in (torch.float32, torch.float64)
 
 
 def _laid_out_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The kernel goes by the order of memory; an objective may have put a gradient there in another one."""
+    """The gradient in the parameter's order of memory, which the kernel needs; an objective may use another order."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter.detach()).copy_(gradient.detach())

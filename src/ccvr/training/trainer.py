@@ -79,7 +79,7 @@ def _naming(client: Client, round: int) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Train as a worker does: another number of threads may round otherwise."""
+    """Train with one thread, as a worker does: more threads may round differently."""
     before = torch.get_num_threads()
     if before != 1:  # in a worker it is: each call of set_num_threads costs time
         torch.set_num_threads(1)
