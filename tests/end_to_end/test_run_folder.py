@@ -243,7 +243,9 @@ def test_a_resumed_run_keeps_its_owners(copy, change):
     text = (copy / "spec.toml").read_text()
     assert change[0] in text
     (copy / "spec.toml").write_text(text.replace(*change))
-    with pytest.raises(RunError, match="was drawn from other samples, or for other owners, than spec and data give now"):
+    with pytest.raises(
+        RunError, match="was drawn from other samples, or for other owners, than spec and data give now"
+    ):
         list(resume(RunFolder(copy)))
 
 
