@@ -445,10 +445,10 @@ def test_pictures_that_changed_are_noticed(own_images):
     (own_images / "pics" / "train" / "cat").rename(own_images / "pics" / "train" / "zebra")
     (own_images / "pics" / "test" / "cat").rename(own_images / "pics" / "test" / "zebra")
     folder = RunFolder(own_images / "run")
-    with pytest.raises(RunError, match="or that they are others"):
+    with pytest.raises(RunError, match="was drawn from other samples"):
         list(calibrate_again(folder, [parse_calibration("ccvr,num_virtual=5,label=new")]))
     folder.results.unlink()
-    with pytest.raises(RunError, match="or that they are others"):
+    with pytest.raises(RunError, match="was drawn from other samples"):
         list(resume(folder))
 
 
