@@ -37,6 +37,9 @@ LABELS = torch.zeros(2, dtype=torch.int64)
         (torch.zeros(2, 3), LABELS.view(2, 1), "labels are torch.int64 of shape [2, 1]; give int64 of shape [N]."),
         (torch.zeros(3, 4), LABELS, "inputs are float32 [3, 4] for 2 labels; give tensors with one row a label."),
         (torch.tensor(1.0), LABELS, "inputs are float32 [] for 2 labels; give tensors with one row a label."),
+        (torch.zeros(2, 3).numpy(), LABELS, "inputs or labels are a ndarray; give torch tensors."),
+        (torch.zeros(2, 3), [0, 0], "inputs or labels are a list; give torch tensors."),
+        (None, LABELS, "inputs or labels are a NoneType; give torch tensors."),
         ({}, LABELS, "inputs are none for 2 labels; give tensors with one row a label."),
         (
             {"ids": torch.zeros(2, 3), "mask": torch.zeros(3, 3)},
@@ -60,6 +63,25 @@ class Flipped:
 
     def batch(self, prepared, indices, *, rng):
         return prepared[indices].flip(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"preprocess": torch.nn.Identity()}, "preprocess is a Identity; give a name, or package.module:name."),
+        ({"augment": "flip"}, "augment is a str; give a bool, or an object with prepare and batch."),
+    ],
+)
+def test_options_that_are_none(options, message):
+    assert message_of(lambda: Dataset(images(), images(), ("cat",), **options)) == message
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+def test_numbers_that_are_none(number):
+    good, bad = (Samples(torch.tensor([[1.0], [value]]), LABELS) for value in (2.0, number))
+    assert message_of(lambda: Dataset(good, bad, ("cat",))) == (
+        "some test inputs are not finite. Remove those samples, or fill in what is missing."
+    )
 
 
 @pytest.mark.parametrize(

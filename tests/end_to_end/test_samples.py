@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,17 @@ def test_every_command(kind, home, capsys):
     capsys.readouterr()
     run.command([*KINDS[kind], *SHORT, "--dry-run"])
     assert "training samples: " in capsys.readouterr().out
+
+
+def test_a_model_whose_code_is_not_here_is_not_damaged(home, monkeypatch):
+    run.command([*KINDS["pairs"], *SHORT, "--calibration.methods", "lda", "--no-report", "--out", str(home / "run")])
+    monkeypatch.setattr("sys.path", [each for each in sys.path if each != str(home)])
+    monkeypatch.delitem(sys.modules, "own_samples")
+    monkeypatch.chdir(home.parent)
+    with pytest.raises(
+        CcvrError, match=r"needs code that is not here: .*own_samples.* Start from the folder that holds"
+    ):
+        ccvr.load(home / "run")
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from ccvr.core.errors import SpecError
+from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.samples import Dataset, Samples
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.analyze import analyze
+from ccvr.experiment.cost import estimate
 from ccvr.experiment.events import Noted
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.setup import prepare
@@ -63,6 +64,45 @@ def test_without_held_out_samples_a_note_says_how_to_score_them(tmp_path):
     assert "personal_accuracy" not in events[-1].results
 
 
+@dataclass(frozen=True)
+class AllOwn(Algorithm):
+    def is_private(self, name):
+        return True
+
+
+@dataclass(frozen=True)
+class ModelAlone(Algorithm):
+    def aggregate(self, before, results, state, server):
+        return server.average(results)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("AllOwn", SpecError, "keeps every parameter with its clients"),
+        ("ModelAlone", TrainingError, "gave a ModelState; return a ModelState and a dict of tensors"),
+    ],
+)
+def test_algorithms_that_cannot_be(name, error, message, tmp_path):
+    spec = replace(SPEC, training=replace(TRAINING, algorithm=f"{__name__}:{name}"))
+    with pytest.raises(error, match=message):
+        run(spec, tmp_path / "run")
+
+
+def test_the_cost_counts_what_is_sent():
+    private, public = (
+        estimate(replace(SPEC, training=replace(TRAINING, algorithm=each))) for each in (TRAINING.algorithm, "fedavg")
+    )
+    head = 4 * 10 * (64 + 1)
+    assert public.traffic_bytes - private.traffic_bytes == 2 * head * 3 * TRAINING.rounds
+
+
+def test_norms_of_heads_that_stay_with_clients_are_left_out(tmp_path):
+    run(SPEC, tmp_path / "run")
+    (done,) = analyze(RunFolder(tmp_path / "run"), ["norms"])
+    assert done.headline.startswith("spread of row norms: uncalibrated")
+
+
 def test_local_models_of_an_analysis_have_the_tensors_that_stayed_with_their_clients(tmp_path):
     run(SPEC, tmp_path / "run")
     (done,) = analyze(RunFolder(tmp_path / "run"), ["cka"])
@@ -100,6 +140,10 @@ class TestUnlabelled:
     def test_what_is_no_fraction(self, given):
         with pytest.raises(SpecError, match=r"data.unlabelled is .*; give a fraction below 1, or a data set's name."):
             DataSpec(unlabelled=given)
+
+    def test_none_is_left_out(self):
+        with pytest.raises(SpecError, match=r"data.unlabelled is 0.0; leave it out for none."):
+            DataSpec(unlabelled="0.0")
 
     def test_too_small_a_fraction(self):
         with pytest.raises(SpecError, match="which is none of 1442 samples"):

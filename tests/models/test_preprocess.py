@@ -51,6 +51,12 @@ def test_inputs_that_do_not_suit(name, inputs, message):
     assert str(refused.value) == message
 
 
+def test_one_s_own_that_fails_is_one_line(monkeypatch):
+    monkeypatch.setitem(PREPROCESSES._rows, "mine", lambda: nn.Identity())
+    with pytest.raises(ModelError, match=r'^preprocess "mine" failed on float32 \[2, 3\] \(TypeError: .*\).$'):
+        fit_preprocess("mine", torch.zeros(2, 3))
+
+
 def test_one_s_own_must_be_a_module(monkeypatch):
     monkeypatch.setitem(PREPROCESSES._rows, "mine", lambda inputs: 3)
     with pytest.raises(ModelError, match=r'preprocess "mine" returned int; it must return a torch.nn.Module.'):

@@ -106,3 +106,8 @@ def test_what_is_no_kind(mine):
 def test_every_kind_says_what_it_is(name):
     assert isinstance(KINDS[name], Kind)
     assert KINDS[name].description.endswith(".")
+
+
+def test_a_kind_goes_by_its_name():
+    with pytest.raises(StatisticsError, match=r"is a Kind; give its name, your own as package.module:name"):
+        statistics_of(*features(), 3, kind=Kind())

@@ -24,11 +24,14 @@ class Samples:
     labels: Tensor
 
     def __post_init__(self) -> None:
+        tensors = tensors_of(self.inputs).values()
+        others = [type(each).__name__ for each in (*tensors, self.labels) if not isinstance(each, Tensor)]
+        if others:
+            raise DataError(f"inputs or labels are a {others[0]}; give torch tensors.")
         if self.labels.dtype != torch.int64 or self.labels.dim() != 1:
             raise DataError(
                 f"labels are {self.labels.dtype} of shape {list(self.labels.shape)}; give int64 of shape [N]."
             )
-        tensors = tensors_of(self.inputs).values()
         if not tensors or any(tensor.shape[:1] != self.labels.shape for tensor in tensors):
             raise DataError(
                 f"inputs are {described(self.inputs) or 'none'} for {len(self.labels)} labels; "
@@ -57,12 +60,22 @@ class Dataset:
     images [N, C, H, W], otherwise none."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.preprocess, str):
+            raise DataError(f"preprocess is a {type(self.preprocess).__name__}; give a name, or package.module:name.")
+        if not isinstance(self.augment, bool) and not (
+            hasattr(self.augment, "prepare") and hasattr(self.augment, "batch")
+        ):
+            raise DataError(
+                f"augment is a {type(self.augment).__name__}; give a bool, or an object with prepare and batch."
+            )
         for part, samples in (("train", self.train), ("test", self.test)):
             if not len(samples):
                 raise DataError(f"the {part} part has no samples.")
             if _form(samples) != _form(self.train):
                 inputs = [described(each.first(1)) for each in (self.train, samples)]
                 raise DataError(f"train inputs are {inputs[0]}, {part} inputs {inputs[1]} a sample; they must agree.")
+            if not all(bool(t.isfinite().all()) for t in tensors_of(samples.inputs).values() if t.is_floating_point()):
+                raise DataError(f"some {part} inputs are not finite. Remove those samples, or fill in what is missing.")
             low, high = int(samples.labels.min()), int(samples.labels.max())
             if low < 0 or high >= self.num_classes:
                 raise DataError(

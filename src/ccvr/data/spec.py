@@ -28,6 +28,8 @@ class DataSpec:
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
             raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
+        if self.unlabelled and self.unlabelled_fraction == 0 and self.unlabelled.replace(".", "").isdecimal():
+            raise SpecError(f"data.unlabelled is {self.unlabelled}; leave it out for none.")
         if not 0 <= self.unlabelled_fraction < 1:
             raise SpecError(f"data.unlabelled is {self.unlabelled}; give a fraction below 1, or a data set's name.")
 

@@ -120,6 +120,8 @@ def _of_clients(subject: Subject) -> dict[str, Array]:
     folder = subject.run.folder
     try:
         for record in folder.read_rounds():
+            if not all(each["head_row_norms"] for each in record["clients"]):
+                return {}  # heads that stay with their clients
             norms = torch.tensor([each["head_row_norms"] for each in record["clients"]], dtype=torch.float64)
             counts = owned[[each["client"] for each in record["clients"]]]
             rounds.append(record["round"])

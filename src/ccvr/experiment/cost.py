@@ -65,12 +65,13 @@ def estimate(spec: Spec) -> Cost:
     model = _model(spec, size)
     samples, cohort = training_samples(spec), _cohort(spec)
     state = num_bytes(parameters_of(model), buffers_of(model))
+    sent = sent_state(first_state(model, spec.partition.num_clients, spec.training), spec.training)
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size) / _at_once(spec),
         step=decided(spec, model).training.step,
         model_bytes=state,
-        traffic_bytes=2 * state * cohort * spec.training.rounds,
+        traffic_bytes=2 * sent.model_bytes * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ccvr.core.errors import ModelError, RunError
+from ccvr.core.errors import ModelError, RunError, UnknownName
 from ccvr.core.run import RunFolder
 from ccvr.kernels.inputs import Inputs, from_tensors, tensors_of
 from ccvr.models.build import ModelSpec, build_model
@@ -152,6 +152,8 @@ def _understood(path: Path) -> Iterator[None]:
     """A header without a field, or tensors that do not fit, are a damaged file."""
     try:
         yield
+    except UnknownName as error:  # before LookupError, which it is: the file is whole, code of the user's is not found
+        raise RunError(f"{path} needs code that is not here: {error} Start from the folder that holds it.") from error
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(f"{path} is damaged ({reason}). {REMEDY}") from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ccvr.core.errors import ModelError
+from ccvr.core.errors import CcvrError, ModelError
 from ccvr.core.tables import Table
 from ccvr.kernels.crops import is_images
 from ccvr.kernels.inputs import Inputs, described
@@ -94,7 +94,15 @@ def preprocess_name(name: str, inputs: Inputs) -> str:
 
 def fit_preprocess(name: str, inputs: Inputs) -> nn.Module:
     """The module of that name for training inputs."""
-    module = PREPROCESSES[preprocess_name(name, inputs)](inputs)
+    try:
+        module = PREPROCESSES[preprocess_name(name, inputs)](inputs)
+    except CcvrError:
+        raise
+    except Exception as error:  # a function of the user's may raise anything
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f'preprocess "{name}" failed on {described(inputs)} ({type(error).__name__}: {reason}).'
+        ) from error
     if not isinstance(module, nn.Module):
         raise ModelError(f'preprocess "{name}" returned {type(module).__name__}; it must return a torch.nn.Module.')
     return module

@@ -149,6 +149,10 @@ def find_kind(name: str) -> Kind:
     Raises:
         StatisticsError: there is none of that name.
     """
+    if not isinstance(name, str):
+        raise StatisticsError(
+            f"the kind of statistics is a {type(name).__name__}; give its name, your own as package.module:name."
+        )
     if name not in KINDS and ":" not in name:
         raise StatisticsError(f'no kind of statistics "{name}".{suggestion(name, KINDS)}')
     kind = KINDS[name]

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ccvr.core.arrays import IntArray
+from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.seeds import stream
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
@@ -60,7 +61,12 @@ def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[Int
 def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> RoundState:
     """The state before the first round."""
     first = ModelState(parameters_of(model), buffers_of(model))
-    server = find_algorithm(spec.algorithm).init(_sent(spec, first), num_clients)
+    sent = _sent(spec, first)
+    if not sent.parameters:
+        raise SpecError(
+            f'"{spec.algorithm}" keeps every parameter with its clients; then no model is learned together.'
+        )
+    server = find_algorithm(spec.algorithm).init(sent, num_clients)
     return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
 
 
@@ -104,7 +110,7 @@ def federate(
         results = _noted(trainer.train(cohort, sent, state.client_rounds, round=number), reports, client_rounds, number)
         rng = stream(seed, "server", round=number)
         server = ServerContext(number, rng, lambda: copy.deepcopy(model), spec.buffers, unlabelled)
-        made, server_state = algorithm.aggregate(sent, results, state.server, server)
+        made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, server), spec)
         state = RoundState(
             number,
             _with(state.parameters, made.parameters),
@@ -114,6 +120,16 @@ def federate(
             tuple(reports),
         )
         yield state
+
+
+def _aggregated(found: object, spec: TrainingSpec) -> tuple[ModelState, Tensors]:
+    """What an algorithm's server gave, which may be a user's own."""
+    match found:
+        case (ModelState() as made, dict() as state):
+            return made, state
+    raise TrainingError(
+        f'aggregate of "{spec.algorithm}" gave a {type(found).__name__}; return a ModelState and a dict of tensors.'
+    )
 
 
 def _with(before: Tensors, made: Mapping[str, Tensor]) -> Tensors:
