@@ -67,7 +67,7 @@ def plain_features(images: Samples) -> Tensor:
     """The features written plainly: a fresh copy of the network, the images normalised, no split."""
     body = network()[:-1].eval()
     with torch.no_grad():
-        return body((images.images.double() / 255 - 0.5).div(0.25).float())
+        return body((images.inputs.double() / 255 - 0.5).div(0.25).float())
 
 
 def close(left: ClassStatistics, right: ClassStatistics, rtol: float) -> bool:
@@ -436,7 +436,7 @@ def test_the_digest_is_the_backbone_s(model, images):
 
 def test_the_digest_sees_running_moments(model, images):
     found = gather(model, in_order(images)).source.model
-    model.train()(images.images)
+    model.train()(images.inputs)
     assert gather(model, in_order(images)).source.model != found
 
 
