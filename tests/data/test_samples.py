@@ -40,6 +40,8 @@ LABELS = torch.zeros(2, dtype=torch.int64)
         (torch.zeros(2, 3).numpy(), LABELS, "inputs or labels are a ndarray; give torch tensors."),
         (torch.zeros(2, 3), [0, 0], "inputs or labels are a list; give torch tensors."),
         (None, LABELS, "inputs or labels are a NoneType; give torch tensors."),
+        ({"": torch.zeros(2, 3)}, LABELS, "inputs are named ['']; give each a name."),
+        ({3: torch.zeros(2, 3)}, LABELS, "inputs are named [3]; give each a name."),
         ({}, LABELS, "inputs are none for 2 labels; give tensors with one row a label."),
         (
             {"ids": torch.zeros(2, 3), "mask": torch.zeros(3, 3)},

@@ -19,6 +19,7 @@ from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import newest_state
 from ccvr.training.algorithms import Algorithm
 from ccvr.training.client_state import ClientStates
+from ccvr.training.messages import ModelState
 from tests.end_to_end.tiny import TINY
 
 
@@ -76,10 +77,45 @@ class ModelAlone(Algorithm):
         return server.average(results)
 
 
+@dataclass(frozen=True)
+class Forgets(Algorithm):
+    def aggregate(self, before, results, state, server):
+        made = server.average(results)
+        return ModelState({n: w for n, w in made.parameters.items() if n.startswith("head.")}, made.buffers), state
+
+
+@dataclass(frozen=True)
+class Builds(Algorithm):
+    """Remembers what a model that the server builds is like, before and after the results."""
+
+    def is_private(self, name):
+        return name.startswith("head.")
+
+    def aggregate(self, before, results, state, server):
+        first = server.build().head.weight.detach().clone()
+        made = server.average(results)
+        return made, {
+            **state,
+            f"{server.round}-before": first,
+            f"{server.round}-after": server.build().head.weight.data,
+        }
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_server_builds_is_the_model_at_the_start(workers, tmp_path):
+    training = replace(TRAINING, algorithm=f"{__name__}:Builds", rounds=2)
+    spec = replace(SPEC, training=training, workers=workers)
+    run(spec, tmp_path / "run")
+    state, head = newest_state(RunFolder(tmp_path / "run"), spec), prepare(spec).fresh_model().head.weight
+    assert len(state.server) == 4
+    assert all(torch.equal(tensor, head) for tensor in state.server.values())
+
+
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
         ("AllOwn", SpecError, "keeps every parameter with its clients"),
+        ("Forgets", TrainingError, "gave backbone.* as None; sent was .*Return the tensors that were sent"),
         ("ModelAlone", TrainingError, "gave a ModelState; return a ModelState and a dict of tensors"),
     ],
 )
@@ -122,6 +158,11 @@ class TestUnlabelled:
         assert (labels - 0.2).abs().max() < 0.01, "each class gives its share"
         assert without.unlabelled is None
         assert torch.equal(prepare(spec).unlabelled, setup.unlabelled)
+
+    def test_a_folder_is_found_from_elsewhere(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        anchored = DataSpec(name="folder:a", unlabelled="folder:b").anchored()
+        assert (anchored.name, anchored.unlabelled) == (f"folder:{tmp_path}/a", f"folder:{tmp_path}/b")
 
     def test_another_data_set(self):
         setup = prepare(replace(TINY, data=DataSpec(unlabelled="digits")))

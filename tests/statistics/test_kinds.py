@@ -1,17 +1,21 @@
 """Kinds of statistics: a user's own, with noise, travels and calibrates; what bytes name is never imported."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 
 import ccvr
 from ccvr.calibration.closed_forms import Lda
+from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import StatisticsError
+from ccvr.experiment.pipeline import run
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS, Kind, find_kind, stands_for
 from ccvr.statistics.moments import ClassStatistics
+from tests.end_to_end.tiny import TINY
 
 MODULE = """
 import torch
@@ -21,13 +25,13 @@ class Noisy(Pooled):
     description = "Pooled sums of bounded features, with noise."
     stands_for = "pooled"
     exact = False
+    rng = torch.Generator().manual_seed(3)
 
     def prepare(self, z):
         return z * (2.0 / z.norm(dim=1, keepdim=True)).clamp(max=1)
 
     def finish(self, statistics):
-        rng = torch.Generator().manual_seed(3)
-        noise = torch.randn(statistics.second.shape, generator=rng, dtype=torch.float64)
+        noise = torch.randn(statistics.second.shape, generator=self.rng, dtype=torch.float64)
         statistics.second.add_(5 * (noise + noise.T))
         statistics.count.sub_(4)
         return statistics
@@ -111,3 +115,10 @@ def test_every_kind_says_what_it_is(name):
 def test_a_kind_goes_by_its_name():
     with pytest.raises(StatisticsError, match=r"is a Kind; give its name, your own as package.module:name"):
         statistics_of(*features(), 3, kind=Kind())
+
+
+def test_a_run_asks_for_a_kind_of_the_users_own_once(mine, tmp_path):
+    methods = (f"lda,kind={mine},shrinkage=fixed:0.9", f"lda,kind={mine},shrinkage=fixed:0.9,label=again")
+    spec = replace(TINY, calibration=CalibrationSpec(methods=methods))
+    accuracy = run(replace(spec, training=replace(TINY.training, rounds=1)), tmp_path / "run")["accuracy"]
+    assert accuracy["lda"] == accuracy["again"]

@@ -1,6 +1,7 @@
 """Labelled samples in memory, and the data sets that are made of them."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,9 @@ class Samples:
 
     def __post_init__(self) -> None:
         tensors = tensors_of(self.inputs).values()
+        names = list(self.inputs) if isinstance(self.inputs, Mapping) else ["inputs"]
+        if not all(isinstance(name, str) and name for name in names):
+            raise DataError(f"inputs are named {names}; give each a name.")
         others = [type(each).__name__ for each in (*tensors, self.labels) if not isinstance(each, Tensor)]
         if others:
             raise DataError(f"inputs or labels are a {others[0]}; give torch tensors.")

@@ -44,9 +44,12 @@ class DataSpec:
     def anchored(self) -> "DataSpec":
         """The same with absolute paths, so that a run can be resumed from another folder."""
         root = None if self.root is None else self.root.expanduser().resolve()
-        kind, found, path = self.name.partition(FOLDER)
-        is_folder = found and not kind
-        return replace(self, root=root, name=f"{FOLDER}{Path(path).expanduser().resolve()}" if is_folder else self.name)
+        return replace(self, root=root, name=_anchored(self.name), unlabelled=_anchored(self.unlabelled))
+
+
+def _anchored(name: str) -> str:
+    path = name.removeprefix(FOLDER)
+    return name if path == name else f"{FOLDER}{Path(path).expanduser().resolve()}"
 
 
 @dataclass(frozen=True)

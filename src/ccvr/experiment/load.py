@@ -46,7 +46,7 @@ def head_from_bytes(blob: bytes) -> Head:
     """The head in bytes of ``head_bytes``, on its way between machines."""
     try:
         return _head(*tensors_from_bytes(blob, format=HEAD_FORMAT))
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ModelError(f"these bytes are no head of ours ({reason}).") from error
 
@@ -154,7 +154,7 @@ def _understood(path: Path) -> Iterator[None]:
         yield
     except UnknownName as error:  # before LookupError, which it is: the file is whole, code of the user's is not found
         raise RunError(f"{path} needs code that is not here: {error} Start from the folder that holds it.") from error
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(f"{path} is damaged ({reason}). {REMEDY}") from error
 

@@ -31,18 +31,20 @@ class StatisticsCache:
     def merged(self, request: Request) -> ClassStatistics:
         """All clients' statistics of a request."""
         path = self.run.folder.statistics(_name(request))
-        stored = self._stored(path)
+        stored = self._stored(path, request.kind)
         if stored is None:
             total = merge(self.run.engine.statistics(self.run.model, request))
             keep_absent(self.run)  # first: the file is read ever after, and nobody is asked again
             write_atomically(path, total.to_bytes(dtype=torch.float64))
-            stored = self._stored(path) or total  # a client at the very edge of what is read may take the sum over it
+            stored = (
+                self._stored(path, request.kind) or total
+            )  # a client at the very edge of what is read may take the sum over it
         return stored
 
-    def _stored(self, path: Path) -> ClassStatistics | None:
+    def _stored(self, path: Path, kind: str) -> ClassStatistics | None:
         """The file's statistics if they are this model's; damaged or foreign ones are collected again."""
         try:
-            found = ClassStatistics.from_bytes(path.read_bytes()) if path.is_file() else None
+            found = ClassStatistics.from_bytes(path.read_bytes(), kind=kind) if path.is_file() else None
         except StatisticsError:
             return None
         return found if found is not None and found.source.model == self.run.model.digest() else None

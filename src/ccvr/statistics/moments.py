@@ -205,12 +205,13 @@ class ClassStatistics:
         )
 
     @classmethod
-    def from_bytes(cls, blob: bytes, *, like: "ClassStatistics | None" = None) -> "ClassStatistics":
+    def from_bytes(cls, blob: bytes, *, like: "ClassStatistics | None" = None, kind: str = "") -> "ClassStatistics":
         """The statistics in a blob of ``to_bytes``; bytes that were cut, altered or never ours are refused.
 
-        With ``like``, so are statistics that do not add up with those, before memory for them is asked for.
+        With ``like``, so are statistics that do not add up with those, before memory for them is asked for. ``kind`` is
+        one of the user's own that may be in the blob.
         """
-        found = wire.decode(blob, kind="" if like is None else like.kind)
+        found = wire.decode(blob, kind=kind if like is None else like.kind)
         if like is not None:
             require_same(like._identity(), identity(found.kind, found.source, found.num_classes, found.num_features))
         try:

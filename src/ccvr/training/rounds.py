@@ -101,6 +101,14 @@ def federate(
     algorithm = find_algorithm(spec.algorithm)
     trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
     state = resume or first_state(model, len(clients), spec)
+    built = {**parameters_of(model), **buffers_of(model)}
+
+    def build() -> SplitModel:
+        """The model as it was built: a server must not see what a client trained."""
+        made = copy.deepcopy(model)
+        made.load_state_dict(built)
+        return made
+
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
         sent = sent_state(state, spec)
@@ -109,8 +117,8 @@ def federate(
         client_rounds: dict[int, int] = {}
         results = _noted(trainer.train(cohort, sent, state.client_rounds, round=number), reports, client_rounds, number)
         rng = stream(seed, "server", round=number)
-        server = ServerContext(number, rng, lambda: copy.deepcopy(model), spec.buffers, unlabelled)
-        made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, server), spec)
+        server = ServerContext(number, rng, build, spec.buffers, unlabelled)
+        made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, server), sent, spec)
         state = RoundState(
             number,
             _with(state.parameters, made.parameters),
@@ -122,10 +130,17 @@ def federate(
         yield state
 
 
-def _aggregated(found: object, spec: TrainingSpec) -> tuple[ModelState, Tensors]:
-    """What an algorithm's server gave, which may be a user's own."""
+def _aggregated(found: object, sent: ModelState, spec: TrainingSpec) -> tuple[ModelState, Tensors]:
+    """What an algorithm's server gave, which may be a user's own: the tensors that were sent, and its state."""
     match found:
         case (ModelState() as made, dict() as state):
+            shapes, expected = ({name: t.shape for name, t in each.tensors.items()} for each in (made, sent))
+            wrong = [name for name in {**expected, **shapes} if shapes.get(name) != expected.get(name)]
+            if wrong:
+                raise TrainingError(
+                    f'aggregate of "{spec.algorithm}" gave {wrong[0]} as {shapes.get(wrong[0])}; sent was '
+                    f"{expected.get(wrong[0])}. Return the tensors that were sent, in their shapes."
+                )
             return made, state
     raise TrainingError(
         f'aggregate of "{spec.algorithm}" gave a {type(found).__name__}; return a ModelState and a dict of tensors.'
