@@ -8,8 +8,11 @@ from ccvr.calibration.oracles import Oracle, OraclePartial
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.calibration.virtual import Ccvr, CcvrConverged
+from ccvr.cli.calibrate import CalibrateArguments, _variants
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.fields import build
+from ccvr.core.run import RunFolder
+from ccvr.experiment.spec import read_spec
 
 DEFAULTS = {
     "num_virtual": 2000,
@@ -245,3 +248,16 @@ def test_the_options_in_rows_of_before(name):
 def test_the_options_of_a_method_of_the_user_s_own_are_not_looked_for():
     assert current_options("nowhere.at_all:Mine", {"strength": 3}) == {}
     assert current_options("gone", {"strength": 3}) == {}
+
+
+def test_a_method_that_an_old_run_did_not_list_gets_the_options_for_all(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.spec.write_text(
+        '[calibration]\nmethods = ["ccvr,epochs=3"]\ntransform = "tukey:0.5"\nnum_virtual = 60\nkind = "diagonal"\n'
+    )
+    arguments = CalibrateArguments(folder.path, method=("lda", "ccvr", "ccvr-converged,num_virtual=70"))
+    groups = _variants(arguments, read_spec(folder.spec))
+    lda, ccvr, converged = (groups[label][0].method for label in ("lda", "ccvr", "ccvr-converged"))
+    assert (lda.transform, lda.kind) == ("tukey:0.5", ""), "lda cannot use diagonal statistics"
+    assert (ccvr.transform, ccvr.num_virtual, ccvr.epochs, ccvr.kind) == ("tukey:0.5", 60, 3, "diagonal")
+    assert (converged.transform, converged.num_virtual) == ("tukey:0.5", 70)

@@ -165,9 +165,13 @@ class TestUnlabelled:
         assert (anchored.name, anchored.unlabelled) == (f"folder:{tmp_path}/a", f"folder:{tmp_path}/b")
 
     def test_another_data_set(self):
-        setup = prepare(replace(TINY, data=DataSpec(unlabelled="digits")))
-        assert torch.equal(setup.unlabelled, setup.dataset.train.inputs)
+        setup = prepare(replace(TINY, data=DataSpec(unlabelled=f"{__name__}:grey")))
+        assert torch.equal(setup.unlabelled, grey(None).train.inputs)
         assert sum(map(len, setup.kept.shards)) == len(setup.dataset.train)
+
+    def test_the_data_set_of_the_run_is_refused(self):
+        with pytest.raises(SpecError, match=r'data.unlabelled is "digits", whose samples train and validate.'):
+            prepare(replace(TINY, data=DataSpec(unlabelled="digits")))
 
     def test_one_of_another_shape(self):
         with pytest.raises(SpecError) as refused:
@@ -193,4 +197,9 @@ class TestUnlabelled:
 
 def vectors(root):
     part = Samples(torch.zeros(4, 5), torch.tensor([0, 1, 0, 1]))
+    return Dataset(part, part, ("a", "b"))
+
+
+def grey(root):
+    part = Samples(torch.full((4, 1, 8, 8), 7, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
     return Dataset(part, part, ("a", "b"))

@@ -45,8 +45,8 @@ def invert(
     """Pictures whose features come near z [R, d], each by itself: minimise ‖f(x) − z‖² / ‖z‖² + weight · TV(x).
 
     Of each the smoothest is taken whose features are near, or whose error no rougher one halves (a mean of features may
-    be that of no picture): whoever has z and the model can choose so. x is a normalised picture within the bounds of
-    valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is left
+    be that of no picture): an attacker with z and the model can choose so. x is a normalised picture within the bounds
+    of valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is left
     as it was.
     """
     bounds = low, high = _bounds(model, image_shape[0])

@@ -70,15 +70,20 @@ def require_deployable(label: str, methods: Mapping[str, str]) -> None:
 def upgraded(calibration: Mapping[str, Any]) -> dict[str, Any]:
     """A calibration section with methods as text, also where some are tables, or the section has options for all.
 
-    Keys that are no option of any method of ours stay, for whoever reads the section to refuse.
+    Keys that are no option of any method of ours stay; the reader of the section refuses them.
     """
-    options = {name for cls in CALIBRATORS.values() for name in option_names(cls)}
-    section = {key: value for key, value in calibration.items() if key not in options}
-    shared = {key: value for key, value in calibration.items() if key in options}
+    shared = shared_options(calibration)
+    section = {key: value for key, value in calibration.items() if key not in shared}
     methods = calibration.get("methods", CalibrationSpec().methods)
     if isinstance(methods, list | tuple) and (shared or any(isinstance(each, Mapping) for each in methods)):
-        section["methods"] = [_with_shared(_as_text(each), shared) for each in methods]
+        section["methods"] = [with_shared(_as_text(each), shared) for each in methods]
     return section
+
+
+def shared_options(calibration: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a calibration section of an old spec has for all methods."""
+    options = {name for cls in CALIBRATORS.values() for name in option_names(cls)}
+    return {key: value for key, value in calibration.items() if key in options}
 
 
 def _as_text(method: Any) -> str:
@@ -87,7 +92,7 @@ def _as_text(method: Any) -> str:
     return text_of(str(method.get("name", "ccvr")), {key: value for key, value in method.items() if key != "name"})
 
 
-def _with_shared(text: str, shared: Mapping[str, Any]) -> str:
+def with_shared(text: str, shared: Mapping[str, Any]) -> str:
     """A method with the section's options that it has, as far as they change something."""
     name, *pairs = text.split(",")
     try:

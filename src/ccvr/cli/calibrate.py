@@ -1,5 +1,6 @@
 """ccvr calibrate RUN --method ccvr --num-virtual 50 100 500 --repeats 3"""
 
+import tomllib
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from ccvr.calibration.calibrator import seed_of
-from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations
+from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations, shared_options, with_shared
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
@@ -68,11 +69,14 @@ def command(argv: list[str]) -> None:
 def _variants(arguments: CalibrateArguments, spec: Spec) -> dict[str, list[Calibration]]:
     """Every method × number of virtual features, each with its repeats; options as in the run, unless given."""
     own = {each.name: asdict(each.method) for each in reversed(parse_calibrations(spec.calibration))}
+    written = tomllib.loads(RunFolder(arguments.run).spec.read_text(encoding="utf-8"))
+    old = shared_options(written.get("calibration", {}))
     groups: dict[str, list[Calibration]] = defaultdict(list)
     for text in arguments.method:
         for number in arguments.num_virtual or (None,):
             asked = text if number is None else f"{text},num_virtual={number}"
-            found = parse_calibration(asked, own.get(text.partition(",")[0]))
+            name = text.partition(",")[0]
+            found = parse_calibration(asked if name in own else with_shared(asked, old), own.get(name))
             label = found.label if number is None else f"{found.label}-m{number}"
             for repeat in range(arguments.repeats):
                 seed = seed_of(found.method, spec.seed) + repeat

@@ -1,4 +1,4 @@
-"""What happens in a run, as values that whoever shows progress reads."""
+"""Events of a run, as values for progress bars and logs."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -63,4 +63,4 @@ class Finished:
 
 Event = Noted | Started | RoundDone | HeadScored | ClientsAbsent | Finished
 Events = Generator[Event, None, None]
-"""Whoever stops reading them closes them, so that what makes them ends as well."""
+"""A reader that stops early closes them; that ends the run."""

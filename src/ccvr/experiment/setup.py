@@ -96,6 +96,10 @@ def _unlabelled(spec: Spec, dataset: Dataset, aside: IntArray) -> Inputs | None:
             total = len(dataset.train)
             raise SpecError(f"data.unlabelled is {spec.data.unlabelled}, which is none of {total} samples. Give more.")
         return rows_of(dataset.train.inputs, torch.from_numpy(aside)) if len(aside) else None
+    if spec.data.unlabelled == spec.data.name:
+        raise SpecError(
+            f'data.unlabelled is "{spec.data.name}", whose samples train and validate. Give a fraction of it, as 0.1.'
+        )
     other = load(spec.data.unlabelled, spec.data.root).train
     mine, theirs = (described(samples.first(1)) for samples in (dataset.train, other))
     if mine != theirs:

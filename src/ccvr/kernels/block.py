@@ -193,7 +193,7 @@ class _Gradients:
         self.gradient = array("gradient", self.cells, shape.outputs, None)
         self.places = array("places", self.cells, shape.outputs, None, kind=hl.UInt(8))
         self.images = self.gradient.dim(2).extent()
-        image = hl.min(n, self.images - 1)  # whoever rounds the images up reads the last one again
+        image = hl.min(n, self.images - 1)  # a schedule that rounds the images up reads the last one again
         place = hl.cast(hl.Int(32), self.places[cell, c, image])
         corner = q * (cell / width) * row + q * (cell % width) * inputs
         self.value, self.start = hl.Func("value"), hl.Func("start")

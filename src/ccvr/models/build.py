@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import nn
@@ -14,7 +15,6 @@ from ccvr.kernels.crops import is_images
 from ccvr.kernels.inputs import Inputs, described, each
 from ccvr.models import digits_cnn, mobilenet_v2, simple_cnn
 from ccvr.models.blocks import use_kernels
-from ccvr.models.linear import linear
 from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.split import SplitModel, split_model
 
@@ -53,6 +53,11 @@ class ImageNetwork:
         # Convolutions are up to 1.4 times as fast in this order of memory. Users' models choose for themselves.
         model = self.build((channels, height, width), num_classes)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def linear(shape: Shape, num_classes: int) -> nn.Module:
+    """One layer over all numbers of a sample: features are the inputs themselves."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), num_classes))
 
 
 MODELS: Table[Callable[..., nn.Module]] = Table(
