@@ -46,8 +46,8 @@ def invert(
 
     Of each the smoothest is taken whose features are near, or whose error no rougher one halves (a mean of features may
     be that of no picture): an attacker with z and the model can choose so. x is a normalised picture within the bounds
-    of valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is left
-    as it was.
+    of valid pixels, at first grey with a little noise; TV is the mean absolute difference of neighbours. The model is
+    left as it was.
     """
     bounds = low, high = _bounds(model, image_shape[0])
     noise = torch.randn(len(z), *image_shape, generator=rng).to(low.device)
