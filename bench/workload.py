@@ -25,7 +25,7 @@ from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.preprocess import Normalize
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
-from ccvr.training.algorithms import FedAvg
+from ccvr.training.algorithms.drift import FedAvg
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec

@@ -12,7 +12,7 @@ from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, hint_of, names_of, parse, plain, with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, to_toml
-from ccvr.training.algorithms import find_algorithm
+from ccvr.training.table import find_algorithm
 from ccvr.training.spec import TrainingSpec
 
 

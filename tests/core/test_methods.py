@@ -13,7 +13,7 @@ from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.methods import Option, build_method, make, option_names, options_of, text_of
 from ccvr.core.tables import Table
-from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.table import ALGORITHMS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from ccvr.experiment.events import Noted
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import newest_state
-from ccvr.training.algorithms import Algorithm
+from ccvr.training.algorithm import Algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import ModelState
 from tests.end_to_end.tiny import TINY

@@ -70,7 +70,7 @@ def federate(start, sizes, batches_of, cohorts, spec):
         total = sum(sizes[client] for client in cohort)
         mean = {n: sum(sizes[k] / total * locals_[k][n] for k in cohort) for n in weights}
         previous |= locals_
-        if spec.algorithm_name == "fedavgm":
+        if "fedavgm" in (spec.algorithm_name, spec.server.partition(",")[0]):
             server_velocity = {n: SERVER_MOMENTUM * server_velocity[n] + weights[n] - mean[n] for n in weights}
             mean = {n: weights[n] - server_velocity[n] for n in weights}
         weights = mean

@@ -8,7 +8,7 @@ from torch import nn
 
 from ccvr.models.preprocess import Normalize
 from ccvr.models.split import split_model
-from ccvr.training.algorithms import Algorithm
+from ccvr.training.algorithm import Algorithm
 from ccvr.training.objectives import LocalContext, LocalObjective
 
 NUM_CLASSES = 3

@@ -8,7 +8,8 @@ import torch
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.seeds import stream
 from ccvr.data.batches import epoch
-from ccvr.training.algorithms import ALGORITHMS, Algorithm, canonical, find_algorithm, upgraded
+from ccvr.training.algorithm import Algorithm
+from ccvr.training.table import ALGORITHMS, algorithm_of, canonical, find_algorithm, upgraded
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
@@ -27,6 +28,8 @@ SPECS = {
     "clsprox": replace(BASE, clsprox=0.5),
     "moon with both": replace(BASE, algorithm=MOON, clsnorm=True, clsprox=0.5),
     "fedavgm with both": replace(BASE, algorithm=FEDAVGM, clsnorm=True, clsprox=0.5),
+    "fedprox under fedavgm": replace(BASE, algorithm=FEDPROX, server=FEDAVGM),
+    "moon under fedavgm": replace(BASE, algorithm=MOON, server=FEDAVGM, client_fraction=0.6, rounds=4),
     "fedprox of some": replace(BASE, algorithm=FEDPROX, client_fraction=0.6, rounds=3),
     "moon of some": replace(BASE, algorithm=MOON, client_fraction=0.6, rounds=4),
 }
@@ -88,7 +91,7 @@ def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     (tmp_path / "my_algorithms.py").write_text(
         "from dataclasses import dataclass\n"
         "import torch\n"
-        "from ccvr.training.algorithms import Algorithm\n"
+        "from ccvr.training.algorithm import Algorithm\n"
         "@dataclass(frozen=True)\n"
         "class Still(Algorithm):\n"
         "    add: int = 0\n"
@@ -102,6 +105,24 @@ def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     (state,) = federate(model, clients, spec, seed=0, states=ClientStates(tmp_path))
     assert all(torch.equal(before[name], value) for name, value in state.parameters.items())
     assert state.server["clients"].tolist() == [12, 11, 10]  # largest first
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "server", "message"),
+    [
+        ("fedavg", "fedprox", 'training.server is "fedprox", which is no server optimiser. Known: '),
+        ("fedavgm", "fedavgm,momentum=0.5", '"fedavgm" has a rule of its own for the server. Leave training.server out'),
+        ("fedavg", "fedavgm,momentum=2", "fedavgm: momentum is 2.0; give a number from 0 to below 1."),
+    ],
+)
+def test_servers_that_cannot_be(algorithm, server, message):
+    with pytest.raises(SpecError) as error:
+        algorithm_of(TrainingSpec(algorithm=algorithm, server=server))
+    assert message in str(error.value)
+
+
+def test_a_server_optimiser_in_toml():
+    assert upgraded({"server": {"name": "fedavgm", "momentum": 0.5}}) == {"server": "fedavgm,momentum=0.5"}
 
 
 def test_an_unknown_algorithm():

@@ -17,7 +17,7 @@ from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.preprocess import Normalize
 from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
-from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.table import ALGORITHMS
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, GlobalState

@@ -30,7 +30,7 @@ from ccvr.models.preprocess import Normalize
 from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
-from ccvr.training.algorithms import ALGORITHMS
+from ccvr.training.table import ALGORITHMS
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState
 from ccvr.training.rounds import federate

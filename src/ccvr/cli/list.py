@@ -17,7 +17,7 @@ from ccvr.report.text_table import TextTable, print_tables
 TABLES: Table[str] = Table(
     "table",
     {
-        "algorithms": "ccvr.training.algorithms:ALGORITHMS",
+        "algorithms": "ccvr.training.table:ALGORITHMS",
         "calibrators": "ccvr.calibration.table:CALIBRATORS",
         "statistics": "ccvr.statistics.kinds:KINDS",
         "models": "ccvr.models.build:MODELS",
@@ -80,4 +80,5 @@ def _options(row: Any) -> list[Option]:
 def _about(row: Any) -> str:
     """The first sentence of a row's docstring."""
     text = getattr(row, "description", None) or inspect.getdoc(getattr(row, "build", row)) or ""
-    return str(text).partition("\n")[0]
+    sends = getattr(row, "sends", "")
+    return str(text).partition("\n")[0] + (f" Sent beside the model: {sends}." if sends else "")

@@ -18,7 +18,7 @@ from ccvr.core.methods import option_names
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, to_toml
-from ccvr.training.algorithms import ALGORITHMS, OLD_OPTIONS
+from ccvr.training.table import ALGORITHMS, OLD_OPTIONS
 
 ABOUT = f"""Train a federated model and calibrate it: ccvr run [PRESET|SPEC.toml] [OPTIONS].
 

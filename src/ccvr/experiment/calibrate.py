@@ -28,8 +28,9 @@ from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.wire import payload_bytes
-from ccvr.training.algorithms import find_algorithm, has_private
+from ccvr.training.algorithm import has_private
 from ccvr.training.client_state import ClientStates
+from ccvr.training.table import algorithm_of
 
 
 def score_trained(results: Results, run: OpenRun) -> HeadScored:
@@ -42,7 +43,7 @@ def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
     """Score each client's own model on its held-out part, where tensors stay with clients."""
     spec = run.setup.spec
     state = newest_state(run.folder, spec)
-    if state is None or not has_private(find_algorithm(spec.training.algorithm), state.model):
+    if state is None or not has_private(algorithm_of(spec.training), state.model):
         return
     if not spec.data.validation:
         yield Noted(

@@ -24,10 +24,10 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
-from ccvr.training.algorithms import find_algorithm
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client
 from ccvr.training.rounds import first_state, sent_state
+from ccvr.training.table import algorithm_of, find_algorithm
 
 SLOW_STEP = 0.25
 """Seconds of a step from which on single steps are timed."""
@@ -166,7 +166,7 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, size: Extent) -> float:
     now = time.thread_time if spec.threads == 1 and spec.device == "cpu" else time.perf_counter
     training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
     sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
-    algorithm = find_algorithm(training.algorithm)
+    algorithm = algorithm_of(training)
     scratch = Scratch(model, algorithm.is_private)
     samples = Samples(size.inputs, torch.arange(num_rows(size.inputs)) % size.num_classes)
     data = TrainingSamples.prepare(samples, ShiftAndMirror() if spec.data.augment else None)

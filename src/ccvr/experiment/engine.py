@@ -23,11 +23,11 @@ from ccvr.models.state import Scratch, Tensors
 from ccvr.statistics.collect import fold, source_of
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
-from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import personal_model, private_part
 from ccvr.training.messages import Client
 from ccvr.training.rounds import RoundState, federate, sent_state
+from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne, Trainer
 from ccvr.training.workers import Workers
 
@@ -79,7 +79,7 @@ class LocalEngine:
 
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         training, train = self.setup.spec.training, self.setup.dataset.train
-        scratch = Scratch(self.setup.fresh_model(), find_algorithm(training.algorithm).is_private)
+        scratch = Scratch(self.setup.fresh_model(), algorithm_of(training).is_private)
         sent = sent_state(state, training)
         for client, shard in enumerate(self.setup.held_out.shards):
             own = states.read(client, state.client_rounds[client]) if client in state.client_rounds else {}
@@ -89,7 +89,7 @@ class LocalEngine:
     def local_models(self, state: RoundState, numbers: Sequence[int], *, states: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
         clients, spec = self.clients(), self.setup.spec
-        training, is_private = spec.training, find_algorithm(spec.training.algorithm).is_private
+        training, is_private = spec.training, algorithm_of(spec.training).is_private
         sent = sent_state(state, training)
         remembered = {k: state.client_rounds[k] for k in numbers if k in state.client_rounds}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:

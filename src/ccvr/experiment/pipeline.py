@@ -25,7 +25,7 @@ from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
-from ccvr.training.algorithms import find_algorithm
+from ccvr.training.table import algorithm_of
 
 EngineOf = Callable[[Setup], Engine]
 
@@ -62,7 +62,7 @@ def require_names(spec: Spec) -> None:
     """Find mistakes in what a spec names, before anything is loaded."""
     parse_calibrations(spec.calibration)
     _require_held_out(spec.calibration.deploy, spec)
-    if find_algorithm(spec.training.algorithm).needs_unlabelled and not spec.data.unlabelled:
+    if algorithm_of(spec.training).needs_unlabelled and not spec.data.unlabelled:
         raise SpecError(
             f'the server of "{spec.training.algorithm}" learns from unlabelled samples, and there are none. '
             "Set data.unlabelled, for example 0.1."

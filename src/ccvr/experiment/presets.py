@@ -11,8 +11,8 @@ from ccvr.core.tables import suggestion
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.models.build import ModelSpec
-from ccvr.training.algorithms import canonical
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import canonical
 
 
 @dataclass(frozen=True)

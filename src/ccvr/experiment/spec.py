@@ -17,9 +17,9 @@ from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
-from ccvr.training.algorithms import canonical
-from ccvr.training.algorithms import upgraded as upgraded_training
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import canonical
+from ccvr.training.table import upgraded as upgraded_training
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,9 @@ class Spec:
 
     @property
     def _switches(self) -> list[str]:
-        return ["clsnorm"] * self.training.clsnorm + ["clsprox"] * bool(self.training.clsprox)
+        train = self.training
+        server = [train.server.partition(",")[0]] if train.server else []
+        return [*server, *["clsnorm"] * train.clsnorm, *["clsprox"] * bool(train.clsprox)]
 
     @property
     def name(self) -> str:
@@ -136,6 +138,7 @@ def training_settings(spec: Spec) -> dict[str, Any]:
     """The fields, by dotted name, that decide what the rounds compute: not where data lies, nor what comes after."""
     fields = flat(asdict(spec))  # with what is None, which plain() leaves out
     fields["training.algorithm"] = canonical(spec.training.algorithm)
+    fields["training.server"] = canonical(spec.training.server)
     return {name: value for name, value in fields.items() if not name.startswith(FREE)}
 
 

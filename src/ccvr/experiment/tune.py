@@ -15,7 +15,7 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
 from ccvr.experiment.run_or_resume import run_or_resume
 from ccvr.experiment.spec import Spec
-from ccvr.training.algorithms import find_algorithm
+from ccvr.training.table import algorithm_of
 
 VALIDATION = 0.15
 """What the paper holds out."""
@@ -77,7 +77,7 @@ def grid(spec: Spec, fields: Mapping[str, Sequence[str]]) -> tuple[Spec, list[Va
     candidates = [dict(zip(open_ones, values, strict=True)) for values in itertools.product(*open_ones.values())]
     specs = [with_all(spec, candidate) for candidate in candidates]  # impossible values are found before any training
     for each in specs:
-        find_algorithm(each.training.algorithm)
+        algorithm_of(each.training)
     return spec, candidates
 
 

@@ -32,7 +32,7 @@ from ccvr.models.scoring import score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.training.algorithms import find_algorithm
+from ccvr.training.table import algorithm_of
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
@@ -83,7 +83,7 @@ def _home(spec: str) -> Home:
     keep_freed_memory()
     setup = prepare(from_toml(spec))
     torch.set_num_threads(setup.spec.threads)
-    is_private = find_algorithm(setup.spec.training.algorithm).is_private
+    is_private = algorithm_of(setup.spec.training).is_private
     return Home(setup, LocalEngine(setup).clients(), Scratch(setup.fresh_model(), is_private))
 
 

@@ -8,18 +8,17 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
-from ccvr.data.batches import epoch
+from ccvr.data.batches import Batch, epoch
 from ccvr.kernels.crops import Crops
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, plain
-from ccvr.training.algorithms import Algorithm, shared
+from ccvr.training.algorithm import Algorithm, shared
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState, group_of, joined
 from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
 from ccvr.training.sgd import Sgd
@@ -58,7 +57,7 @@ def train_client(
         broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
         all_labels=client.data.samples.labels,
         indices=client.indices,
-        lr=spec.lr,
+        spec=spec,
         round=round,
     )
     is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
@@ -148,25 +147,30 @@ def _descend(
         model.train()
     losses: list[Tensor] = []
     num_steps = 0
-    for _ in range(spec.local_epochs):
+
+    def loss_of(batch: Batch) -> Tensor:
+        return _loss(model, batch.inputs, batch.labels.to(device), objectives)
+
+    for number in range(spec.local_epochs):
         losses.clear()
-        for inputs, labels in epoch(client.data, client.indices, spec.batch_size, rng=rng):
+        for objective in objectives:
+            objective.start_epoch(number)
+        for batch in epoch(client.data, client.indices, spec.batch_size, rng=rng):
             optimiser.drop_gradients()
-            loss = _loss(model, inputs, labels.to(device), objectives)
-            loss.backward()
+            losses.append(objectives[0].backward(batch, loss_of))
             for objective in objectives:
                 objective.correct_gradients()
             optimiser.step()
-            losses.append(loss.detach())
             num_steps += 1
     return num_steps, torch.stack(losses).double().mean().item()
 
 
 def _loss(model: SplitModel, batch: Inputs | Crops, labels: Tensor, objectives: Sequence[LocalObjective]) -> Tensor:
+    """The loss of the first objective, which is the algorithm's, and what the others add."""
     inputs = model.inputs(batch)
     features = model.features(inputs)
     scores = model.head(features)
-    loss = functional.cross_entropy(scores, labels)
+    loss = objectives[0].data_loss(scores, labels)
     step = Step(batch, inputs, labels, features, scores)
     for objective in objectives:
         added = objective.loss(step)

@@ -1,6 +1,7 @@
-"""Local objectives: what an algorithm adds to a client's cross-entropy."""
+"""Local objectives: what a client minimises, and how."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -9,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from ccvr.core.arrays import IntArray
+from ccvr.data.batches import Batch
 from ccvr.kernels.crops import Crops
 from ccvr.kernels.inputs import Inputs, on
 from ccvr.kernels.lanes import Lanes
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Tensors, buffers_of, parameters_of
+from ccvr.models.state import Tensors
+from ccvr.training.spec import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -31,13 +34,18 @@ class LocalContext:
     all_labels: Tensor
     indices: IntArray
     """The client's samples among all."""
-    lr: float
+    spec: TrainingSpec
     round: int = 1
 
     def with_state(self, state: Tensors) -> "LocalContext":
         """The same with the state of one objective."""
         device = self.model.head.weight.device
         return replace(self, state={name: tensor.to(device) for name, tensor in state.items()})
+
+    @property
+    def lr(self) -> float:
+        """The clients' learning rate."""
+        return self.spec.lr
 
     @cached_property
     def labels(self) -> Tensor:
@@ -84,17 +92,33 @@ class Outcome:
 
 
 class LocalObjective:
-    """Adds nothing. Lives for one client and one round; override what the algorithm needs."""
+    """Cross-entropy. Lives for one client and one round; override what the algorithm needs."""
 
     def __init__(self, context: LocalContext) -> None:
         self.context = context
 
+    def start_epoch(self, epoch: int) -> None:
+        """Called before each local epoch; the first is 0."""
+
+    def data_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """How well the scores [B, C] of a batch fit its labels [B]."""
+        return functional.cross_entropy(scores, labels)
+
     def loss(self, step: Step) -> Tensor | float:
-        """Added to the cross-entropy of a batch."""
+        """Added to the loss of a batch."""
         return 0.0
 
+    def backward(self, batch: Batch, loss_of: Callable[[Batch], Tensor]) -> Tensor:
+        """Leave the gradients of a batch in ``.grad``, and return its loss.
+
+        ``loss_of`` passes a batch through the model as it is now; gradients are empty before.
+        """
+        loss = loss_of(batch)
+        loss.backward()
+        return loss.detach()
+
     def correct_gradients(self) -> None:
-        """Called between the backward pass and the optimiser's step; may change ``.grad``."""
+        """Called before the optimiser's step; may change ``.grad``. A parameter whose ``.grad`` is None stays as it is."""
 
     def finish(self, num_steps: int) -> Outcome:
         """Called after the last step."""
@@ -117,29 +141,3 @@ class Proximal(LocalObjective):
         for parameter, anchor in self.pairs:
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - anchor, alpha=self.mu)
-
-
-class Contrastive(LocalObjective):
-    """−mu log(e^{s_g/T} / (e^{s_g/T} + e^{s_p/T})), s = cosine of the feature with the global and the previous model's.
-
-    MOON (Li, He and Song 2021). The feature is the one that enters the head. At a client's first participation the
-    previous model is the received one.
-    """
-
-    def __init__(self, context: LocalContext, *, mu: float, temperature: float) -> None:
-        super().__init__(context)
-        self.mu, self.temperature = mu, temperature
-        self.previous = context.anchor
-        if context.state:
-            self.previous = copy.deepcopy(context.anchor)
-            self.previous.load_state_dict(context.state)
-
-    def loss(self, step: Step) -> Tensor:
-        with torch.no_grad():
-            references = [model.features(step.inputs) for model in (self.context.anchor, self.previous)]
-        cosines = [functional.cosine_similarity(step.features, reference, dim=1) for reference in references]
-        logits = torch.stack(cosines, dim=1) / self.temperature
-        return self.mu * functional.cross_entropy(logits, torch.zeros_like(step.labels))
-
-    def finish(self, num_steps: int) -> Outcome:
-        return Outcome(state=parameters_of(self.context.model) | buffers_of(self.context.model))

@@ -13,10 +13,11 @@ from ccvr.core.seeds import stream
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
-from ccvr.training.algorithms import ServerContext, find_algorithm, shared
+from ccvr.training.algorithm import ServerContext, shared
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne, Trainer
 
 
@@ -66,19 +67,19 @@ def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> Roun
         raise SpecError(
             f'"{spec.algorithm}" keeps every parameter with its clients; then no model is learned together.'
         )
-    server = find_algorithm(spec.algorithm).init(sent, num_clients)
+    server = algorithm_of(spec).init(sent, num_clients)
     return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
 
 
 def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
     """What clients receive in the round after a state."""
     model = _sent(spec, state.model)
-    return GlobalState(model.parameters, model.buffers, find_algorithm(spec.algorithm).broadcast(state.server))
+    return GlobalState(model.parameters, model.buffers, algorithm_of(spec).broadcast(state.server))
 
 
 def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
     """The model without the tensors that stay with the clients."""
-    algorithm = find_algorithm(spec.algorithm)
+    algorithm = algorithm_of(spec)
     return ModelState(shared(algorithm, model.parameters), shared(algorithm, model.buffers))
 
 
@@ -98,7 +99,7 @@ def federate(
     Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``. ``unlabelled``
     samples are for the server's part of a round.
     """
-    algorithm = find_algorithm(spec.algorithm)
+    algorithm = algorithm_of(spec)
     trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
     state = resume or first_state(model, len(clients), spec)
     built = {**parameters_of(model), **buffers_of(model)}

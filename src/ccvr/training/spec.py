@@ -13,6 +13,9 @@ class TrainingSpec:
     algorithm: str = "fedavg"
     """fedavg, fedprox, fedavgm, moon, or your own as package.module:name; its options behind commas: fedprox,mu=0.01
     (`ccvr list algorithms`)."""
+    server: str = ""
+    """What the server does with the average that the algorithm makes: fedavgm or your own, with its options behind
+    commas; without it the algorithm's own rule."""
     rounds: int = 8
     local_epochs: int = 5
     batch_size: int = 32

@@ -12,11 +12,11 @@ from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
-from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import algorithm_of
 
 
 class Trainer(Protocol):
@@ -53,7 +53,7 @@ class OneByOne:
         """Train one client. Its state is on disk before its result is returned; the tensors are the model's."""
         with _naming(client, round), _one_thread():
             state = {} if last is None else self.states.read(client.id, last)
-            algorithm = find_algorithm(self.spec.algorithm)
+            algorithm = algorithm_of(self.spec)
             result = train_client(self.scratch, sent, client, state, algorithm, self.spec, round=round, seed=self.seed)
             if result.state:
                 self.states.write(client.id, round, result.state)

@@ -27,12 +27,12 @@ from ccvr.core.machine import keep_freed_memory
 from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch
-from ccvr.training.algorithms import find_algorithm
 from ccvr.training.client_state import ClientStates
 from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
 from ccvr.training.mapped_clients import MappedClients
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne
 
 START_LIMIT = 300.0
@@ -269,7 +269,7 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, folder = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build(), find_algorithm(spec.algorithm).is_private).flatten()
+        clients, scratch = shared.open(), Scratch(build(), algorithm_of(spec).is_private).flatten()
         trainer = OneByOne(scratch, spec, seed, ClientStates(folder))
         path, room = shared.folder / str(os.getpid()), room_for(scratch.parameters(), scratch.buffers())
         try:

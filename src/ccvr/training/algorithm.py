@@ -1,0 +1,146 @@
+"""What an algorithm of federated learning is: how clients train, and what the server makes of their models."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ccvr.core.errors import SpecError
+from ccvr.kernels.inputs import Inputs
+from ccvr.models.split import SplitModel
+from ccvr.models.state import Tensors, WeightedMean, copied
+from ccvr.training.messages import LocalResult, ModelState, group_of, joined
+from ccvr.training.objectives import LocalContext, LocalObjective
+
+Average = Callable[[Iterable[LocalResult]], ModelState]
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What a server has at hand in one round."""
+
+    round: int
+    rng: np.random.Generator
+    """A stream of this run and round."""
+    build: Callable[[], SplitModel]
+    """Makes a model of the run's shape."""
+    buffers: str = "average"
+    """What becomes of buffers: ``average``, or those of the round's ``largest`` client (training.buffers)."""
+    unlabelled: Inputs | None = None
+    """Samples without labels, where the spec gives any (data.unlabelled), as a data set has them."""
+    averaging: Average | None = None
+    """What stands for the average of the results: the clients' algorithm, under a server optimiser."""
+
+    def average(self, results: Iterable[LocalResult]) -> ModelState:
+        """Σ n_k w_k / Σ n_k of the clients' parameters, folded in float64; buffers by the policy.
+
+        Results are read once, in their order, and are not kept. Under a server optimiser (training.server) this is what
+        the clients' algorithm makes of the results.
+        """
+        if self.averaging is not None:
+            return self.averaging(results)
+        parameters, buffers = WeightedMean(), WeightedMean()
+        most: int = -1
+        largest: Mapping[str, Tensor] = {}
+        for result in results:
+            parameters.add(result.parameters, result.num_examples)
+            buffers.add(result.buffers, result.num_examples)
+            if result.num_examples > most:
+                most, largest = result.num_examples, result.buffers
+        return ModelState(parameters.result(), buffers.result() if self.buffers == "average" else copied(largest))
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How clients train and how the server merges what they send; as it stands, FedAvg.
+
+    A subclass is a frozen dataclass. Its fields are its options. It overrides what it does differently.
+    """
+
+    needs_unlabelled: ClassVar[bool] = False
+    """Whether the server cannot do without unlabelled samples."""
+    is_server: ClassVar[bool] = False
+    """Whether it changes ``init`` and ``aggregate`` alone: then ``training.server`` may name it."""
+    averages: ClassVar[bool] = True
+    """Whether ``aggregate`` gives an average of models, of which a server optimiser can make a step."""
+    sends: ClassVar[str] = ""
+    """What passes between server and clients beside the model, in words."""
+
+    def init(self, model: ModelState, num_clients: int) -> Tensors:
+        """The server's state before the first round."""
+        return {}
+
+    def broadcast(self, state: Tensors) -> Tensors:
+        """What is sent to the clients beside the model."""
+        return {}
+
+    def is_private(self, name: str) -> bool:
+        """Whether the tensor of that name stays with each client: it is neither sent nor averaged."""
+        return False
+
+    def objective(self, context: LocalContext) -> LocalObjective:
+        """What a client minimises in one round."""
+        return LocalObjective(context)
+
+    def aggregate(
+        self, before: ModelState, results: Iterable[LocalResult], state: Tensors, server: ServerContext
+    ) -> tuple[ModelState, Tensors]:
+        """The new global model and the server's new state. Tensors that stay with clients are in neither."""
+        return server.average(results), state
+
+
+LOCAL, SERVER = "algorithm", "server"
+"""Groups of the server's state under a server optimiser."""
+
+
+@dataclass(frozen=True)
+class WithServer(Algorithm):
+    """An algorithm of the clients under a server optimiser: what the first averages is the second's new point."""
+
+    local: Algorithm
+    server: Algorithm
+
+    def init(self, model: ModelState, num_clients: int) -> Tensors:
+        return joined({LOCAL: self.local.init(model, num_clients), SERVER: self.server.init(model, num_clients)})
+
+    def broadcast(self, state: Tensors) -> Tensors:
+        return self.local.broadcast(group_of(state, LOCAL))
+
+    def is_private(self, name: str) -> bool:
+        return self.local.is_private(name)
+
+    def objective(self, context: LocalContext) -> LocalObjective:
+        return self.local.objective(context)
+
+    def aggregate(
+        self, before: ModelState, results: Iterable[LocalResult], state: Tensors, server: ServerContext
+    ) -> tuple[ModelState, Tensors]:
+        kept: Tensors = {}
+
+        def average(results: Iterable[LocalResult]) -> ModelState:
+            mean, new = self.local.aggregate(before, results, group_of(state, LOCAL), server)
+            kept.update(new)
+            return mean
+
+        above = replace(server, averaging=average)
+        model, own = self.server.aggregate(before, results, group_of(state, SERVER), above)
+        return model, joined({LOCAL: kept, SERVER: own})
+
+
+def require_at_least(name: str, value: float, low: float) -> None:
+    """Refuse an option below its least value."""
+    if not value >= low:
+        raise SpecError(f"{name} is {value}; give at least {low}.")
+
+
+def has_private(algorithm: Algorithm, model: ModelState) -> bool:
+    """Whether any tensor of a model stays with its clients."""
+    return any(map(algorithm.is_private, model.tensors))
+
+
+def shared(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The tensors that clients send and receive; the same object if none is private."""
+    private = [name for name in tensors if algorithm.is_private(name)]
+    return {name: tensor for name, tensor in tensors.items() if name not in private} if private else tensors

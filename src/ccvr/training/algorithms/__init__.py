@@ -1,0 +1,1 @@
+"""The rows of the table of algorithms, in files by what they change."""
