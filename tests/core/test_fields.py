@@ -12,8 +12,8 @@ from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, hint_of, names_of, parse, plain, with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, to_toml
-from ccvr.training.table import find_algorithm
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import find_algorithm
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_mapping, from_toml, read_spec, to_toml, training_settings
 from ccvr.models.build import ModelSpec
 from ccvr.training.algorithms.drift import FedProx
-from ccvr.training.table import find_algorithm
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import find_algorithm
 
 OLD = """
 seed = 3

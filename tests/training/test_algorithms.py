@@ -9,10 +9,10 @@ from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.seeds import stream
 from ccvr.data.batches import epoch
 from ccvr.training.algorithm import Algorithm
-from ccvr.training.table import ALGORITHMS, algorithm_of, canonical, find_algorithm, upgraded
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import ALGORITHMS, algorithm_of, canonical, find_algorithm, upgraded
 from tests.training import plain
 from tests.training.small import small_model
 
@@ -111,7 +111,11 @@ def test_an_algorithm_of_the_users_own(clients, tmp_path, monkeypatch):
     ("algorithm", "server", "message"),
     [
         ("fedavg", "fedprox", 'training.server is "fedprox", which is no server optimiser. Known: '),
-        ("fedavgm", "fedavgm,momentum=0.5", '"fedavgm" has a rule of its own for the server. Leave training.server out'),
+        (
+            "fedavgm",
+            "fedavgm,momentum=0.5",
+            '"fedavgm" has a rule of its own for the server. Leave training.server out',
+        ),
         ("fedavg", "fedavgm,momentum=2", "fedavgm: momentum is 2.0; give a number from 0 to below 1."),
     ],
 )

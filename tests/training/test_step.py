@@ -17,13 +17,13 @@ from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.preprocess import Normalize
 from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
-from ccvr.training.table import ALGORITHMS
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, GlobalState
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import federate, first_state
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import Workers
 from tests.training.small import Using

@@ -30,11 +30,11 @@ from ccvr.models.preprocess import Normalize
 from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
-from ccvr.training.table import ALGORITHMS
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState
 from ccvr.training.rounds import federate
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import AT_ONCE, Workers
 from tests.training.small import small_model

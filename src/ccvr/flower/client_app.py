@@ -32,10 +32,10 @@ from ccvr.models.scoring import score
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
-from ccvr.training.table import algorithm_of
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
+from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne
 
 STATE = "ccvr-memory/1"

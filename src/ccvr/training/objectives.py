@@ -118,7 +118,7 @@ class LocalObjective:
         return loss.detach()
 
     def correct_gradients(self) -> None:
-        """Called before the optimiser's step; may change ``.grad``. A parameter whose ``.grad`` is None stays as it is."""
+        """Called before the optimiser's step; may change ``.grad``. A parameter without a gradient stays as it is."""
 
     def finish(self, num_steps: int) -> Outcome:
         """Called after the last step."""

@@ -73,7 +73,7 @@ def canonical(text: str) -> str:
 
 
 def upgraded(training: Mapping[str, Any]) -> dict[str, Any]:
-    """A training section with its methods as text, also if they are tables or have the flat fields of older versions."""
+    """A training section with its methods as text, also if they are tables or flat fields of older versions."""
     section = {key: _as_text(value) if key in ("algorithm", "server") else value for key, value in training.items()}
     given = section.get("algorithm", "fedavg")
     old = {key: section.pop(key) for key in OLD_DEFAULTS if key in section}
