@@ -6,8 +6,9 @@ import pytest
 
 from ccvr.data.catalogue import extent
 from ccvr.data.spec import DataSpec, PartitionSpec
-from ccvr.experiment.cost import estimate
+from ccvr.experiment.cost import Rates, estimate
 from ccvr.experiment.spec import Spec
+from ccvr.models.split import SplitModel
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.spec import TrainingSpec
 
@@ -28,6 +29,44 @@ def test_samples_and_traffic():
     assert cost.model_bytes == 4 * (PARAMETERS + NORMALISATION)
     assert cost.traffic_bytes == 2 * cost.model_bytes * 4 * 3, "down and up, four clients, three rounds"
     assert cost.seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "down", "up"),
+    [
+        ("scaffold", 4 * PARAMETERS, 4 * PARAMETERS),
+        ("fednova", 0, 8),
+        ("feddyn", 0, 0),
+        ("fedsam", 0, 0),
+        ("fedadam", 0, 0),
+    ],
+)
+def test_what_passes_beside_the_model_is_traffic(algorithm, down, up):
+    cost = estimate(replace(SPEC, training=replace(SPEC.training, algorithm=algorithm)))
+    assert cost.traffic_bytes == (2 * cost.model_bytes + down + up) * 4 * 3
+
+
+def test_what_is_timed_takes_both_gradients_of_a_step(monkeypatch):
+    """So the estimate knows of algorithms that take more than one, without being told."""
+    passes, features = {}, SplitModel.features
+    for algorithm in ("fedavg", "fedsam"):
+        passes[algorithm] = 0
+
+        def counted(self, inputs, algorithm=algorithm):
+            passes[algorithm] += self.training
+            return features(self, inputs)
+
+        monkeypatch.setattr(SplitModel, "features", counted)
+        estimate(replace(SPEC, training=replace(SPEC.training, algorithm=algorithm)))
+    assert passes["fedsam"] == 2 * passes["fedavg"] > 0
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [("fedavg", "fedadam", True), ("fedavg", "fedsam", False)])
+def test_times_are_shared_between_algorithms_whose_clients_do_the_same(one, other, same):
+    rates = Rates()
+    for algorithm in (one, other):
+        rates.seconds(replace(SPEC, training=replace(SPEC.training, algorithm=algorithm)))
+    assert (len(rates.measured) == 1) is same
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,25 @@
-"""A second, plain implementation of the paper's four algorithms and two regularisers, on dictionaries of tensors.
+"""A second, plain implementation of federated learning, on dictionaries of tensors.
 
-It shares with the product only the order of the batches. Everything else is written from the formulas.
+It shares with the product only the order of the batches. Everything else is written from the formulas. ``Rule`` is
+FedAvg; the rule of another algorithm derives from it and overrides what the algorithm does differently. ``Server`` is
+no server optimiser; those derive from it. Rules stand in files by topic (``plain_drift.py``, …).
 """
+
+from dataclasses import dataclass
 
 import torch
 
-MU, TEMPERATURE, SERVER_MOMENTUM = 0.7, 0.4, 0.3
+from ccvr.training.spec import TrainingSpec
+
+Weights = dict[str, torch.Tensor]
+"""W1, b1: the features. W2, b2: the head; b2 is missing under clsnorm."""
 
 
 def features(w, x):
     return torch.tanh(x @ w["W1"].T + w["b1"])
 
 
-def logits(w, z, *, clsnorm):
+def logits(w, z, *, clsnorm=False):
     if clsnorm:
         return z @ (w["W2"] / w["W2"].pow(2).sum(1, keepdim=True).sqrt()).T
     return z @ w["W2"].T + w["b2"]
@@ -22,56 +29,91 @@ def cross_entropy(scores, y):
     return -(scores - scores.exp().sum(1, keepdim=True).log())[torch.arange(len(y)), y].mean()
 
 
-def cosine(a, b):
-    return (a * b).sum(1) / (a.pow(2).sum(1).sqrt() * b.pow(2).sum(1).sqrt())
+def zeros(w):
+    return {name: torch.zeros_like(value) for name, value in w.items()}
 
 
-def head_names(clsnorm):
-    return ["W2"] if clsnorm else ["W2", "b2"]
+def gradients_of(function, w):
+    """The gradients of ``function(weights)`` at ``w``, by name."""
+    at = {name: value.detach().clone().requires_grad_() for name, value in w.items()}
+    found = torch.autograd.grad(function(at), list(at.values()))
+    return dict(zip(at, found, strict=True))
 
 
-def local_loss(w, x, y, *, received, previous, spec):
-    z = features(w, x)
-    loss = cross_entropy(logits(w, z, clsnorm=spec.clsnorm), y)
-    if spec.algorithm_name == "fedprox":
-        loss = loss + MU / 2 * sum((w[name] - received[name]).pow(2).sum() for name in w)
-    if spec.clsprox:
-        loss = loss + spec.clsprox / 2 * sum((w[n] - received[n]).pow(2).sum() for n in head_names(spec.clsnorm))
-    if spec.algorithm_name == "moon":
-        near = (cosine(z, features(received, x)) / TEMPERATURE).exp()
-        far = (cosine(z, features(previous, x)) / TEMPERATURE).exp()
-        loss = loss - MU * (near / (near + far)).log().mean()
-    return loss
+@dataclass
+class Local:
+    """One client's part of one round."""
+
+    client: int
+    round: int
+    received: Weights
+    spec: TrainingSpec
+    epoch: int = 0
+    num_steps: int = 0
 
 
-def train_locally(received, previous, batches, spec):
-    w = {name: value.clone().requires_grad_() for name, value in received.items()}
-    velocity = {name: torch.zeros_like(value) for name, value in received.items()}
-    for x, y in batches:
-        loss = local_loss(w, x, y, received=received, previous=previous, spec=spec)
-        gradients = torch.autograd.grad(loss, list(w.values()))
-        with torch.no_grad():
-            for (name, value), gradient in zip(w.items(), gradients, strict=True):
-                velocity[name] = spec.momentum * velocity[name] + gradient + spec.weight_decay * value
-                value -= spec.lr * velocity[name]
-    return {name: value.detach() for name, value in w.items()}
+class Rule:
+    """FedAvg. One object is for one run: what clients and server remember, it keeps in attributes."""
+
+    def begin(self, start, num_clients):
+        """Before the first round."""
+
+    def receive(self, weights, client):
+        """The weights with which a client begins a round."""
+        return weights
+
+    def loss(self, local, w, x, y):
+        """The loss of a batch."""
+        return cross_entropy(logits(w, features(w, x), clsnorm=local.spec.clsnorm), y)
+
+    def gradients(self, local, w, x, y):
+        """What the optimiser of a client gets for a batch, by name; without clsprox and weight decay."""
+        return gradients_of(lambda at: self.loss(local, at, x, y), w)
+
+    def finish(self, local, w):
+        """After a client's last step."""
+
+    def merge(self, weights, trained, sizes):
+        """The new global weights, from those of the round's clients (by id) and the sizes of all clients."""
+        total = sum(sizes[k] for k in trained)
+        return {name: sum(sizes[k] / total * trained[k][name] for k in trained) for name in weights}
 
 
-def federate(start, sizes, batches_of, cohorts, spec):
-    """Yield the global weights after each round; ``batches_of(client, round)`` gives a client's batches of a round."""
-    weights = start
-    server_velocity = {name: torch.zeros_like(value) for name, value in start.items()}
-    previous = {}
+class Server:
+    """No server optimiser: the average is the new model."""
+
+    def begin(self, start):
+        """Before the first round."""
+
+    def step(self, weights, mean, trained, sizes):
+        """The new global weights, from what the clients' algorithm made of the round's weights."""
+        return mean
+
+
+def train_locally(local, epochs, rule):
+    """SGD with momentum and weight decay; clsprox pulls the head towards the received one."""
+    spec, w, velocity = local.spec, local.received, zeros(local.received)
+    for local.epoch, batches in enumerate(epochs):
+        for x, y in batches:
+            gradients = rule.gradients(local, w, x, y)
+            for name in gradients:
+                pull = spec.clsprox * (w[name] - local.received[name]) if name in ("W2", "b2") else 0
+                velocity[name] = spec.momentum * velocity[name] + gradients[name] + pull + spec.weight_decay * w[name]
+            w = {name: w[name] - spec.lr * velocity[name] if name in gradients else w[name] for name in w}
+            local.num_steps += 1
+    rule.finish(local, w)
+    return w
+
+
+def federate(start, sizes, epochs_of, cohorts, spec, rule=None, server=None):
+    """Yield the global weights after each round; ``epochs_of(client, round)`` gives the batches of each local epoch."""
+    weights, rule, server = start, rule or Rule(), server or Server()
+    rule.begin(start, len(sizes))
+    server.begin(start)
     for number, cohort in enumerate(cohorts, 1):
-        locals_ = {}
-        for client in cohort:
-            batches = batches_of(client, number)
-            locals_[client] = train_locally(weights, previous.get(client, weights), batches, spec)
-        total = sum(sizes[client] for client in cohort)
-        mean = {n: sum(sizes[k] / total * locals_[k][n] for k in cohort) for n in weights}
-        previous |= locals_
-        if "fedavgm" in (spec.algorithm_name, spec.server.partition(",")[0]):
-            server_velocity = {n: SERVER_MOMENTUM * server_velocity[n] + weights[n] - mean[n] for n in weights}
-            mean = {n: weights[n] - server_velocity[n] for n in weights}
-        weights = mean
+        trained = {}
+        for client in map(int, cohort):
+            local = Local(client, number, rule.receive(weights, client), spec)
+            trained[client] = train_locally(local, epochs_of(client, number), rule)
+        weights = server.step(weights, rule.merge(weights, trained, sizes), trained, sizes)
         yield weights

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ccvr.training.sgd import Sgd
+from ccvr.training.sgd import Sgd, step_weight
 from ccvr.training.spec import TrainingSpec
 
 SPECS = [
@@ -119,3 +119,28 @@ def test_half_precision_moves_as_torchs_plain_loop_moves_it(spec, dtype):
         plain.step()
     assert torch.allclose(ours, theirs, rtol=1e-12 if dtype == torch.float64 else 0)
     assert not torch.equal(ours[:256], start[:256])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 7, 200])
+def test_the_weight_of_steps_with_momentum(beta, steps):
+    expected = (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
+    assert step_weight(steps, TrainingSpec(momentum=beta)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 200])
+def test_the_weight_of_steps_that_are_pulled_back(steps):
+    spec, mu = TrainingSpec(momentum=0.0, lr=0.05), 0.6
+    expected = (1 - (1 - spec.lr * mu) ** steps) / (spec.lr * mu)
+    assert step_weight(steps, spec, mu) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_weight_of_steps_is_how_far_sgd_goes():
+    """A constant gradient of 1, pulled back to the start, momentum on."""
+    spec, mu = TrainingSpec(momentum=0.9, lr=0.05, weight_decay=0.0), 0.6
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimiser = Sgd([weight], spec)
+    for _ in range(13):
+        weight.grad = 1 + mu * weight.detach()
+        optimiser.step()
+    assert -weight.item() == pytest.approx(spec.lr * step_weight(13, spec, mu), rel=1e-12)

@@ -1,7 +1,7 @@
 """What a spec would cost, before anything is trained."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.local import train_client
-from ccvr.training.messages import Client
+from ccvr.training.messages import Client, LocalResult
 from ccvr.training.rounds import first_state, sent_state
 from ccvr.training.table import algorithm_of, find_algorithm
 
@@ -65,13 +65,13 @@ def estimate(spec: Spec) -> Cost:
     model = _model(spec, size)
     samples, cohort = training_samples(spec), _cohort(spec)
     state = num_bytes(parameters_of(model), buffers_of(model))
-    sent = sent_state(first_state(model, spec.partition.num_clients, spec.training), spec.training)
+    client = _trained(spec, model, size)(1).metrics  # what an algorithm sends beside the model counts, too
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size) / _at_once(spec),
         step=decided(spec, model).training.step,
         model_bytes=state,
-        traffic_bytes=2 * sent.model_bytes * cohort * spec.training.rounds,
+        traffic_bytes=(client.bytes_down + client.bytes_up) * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
     )
 
@@ -164,23 +164,36 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, size: Extent) -> float:
     Of a slow network single steps. One thread is timed by its own clock, so that a busy machine does not count.
     """
     now = time.thread_time if spec.threads == 1 and spec.device == "cpu" else time.perf_counter
-    training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
+    train = _trained(spec, model, size)
+
+    def timed(steps: int) -> float:
+        started = now()
+        samples = train(steps).num_examples
+        return (now() - started) / samples
+
+    timed(1)  # kernels compile
+    is_slow = timed(1) * _batch_size(spec) > SLOW_STEP
+    return min(timed(1 if is_slow else 4) for _ in range(3))
+
+
+def _trained(spec: Spec, model: SplitModel, size: Extent) -> Callable[[int], LocalResult]:
+    """Trains one client for so many steps, as the spec says."""
+    training = replace(spec.training, local_epochs=1, batch_size=_batch_size(spec))
     sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
     algorithm = algorithm_of(training)
     scratch = Scratch(model, algorithm.is_private)
     samples = Samples(size.inputs, torch.arange(num_rows(size.inputs)) % size.num_classes)
     data = TrainingSamples.prepare(samples, ShiftAndMirror() if spec.data.augment else None)
 
-    def timed(steps: int) -> float:
-        number = steps * training.batch_size
-        client = Client(0, data, np.arange(number) % len(data.samples))
-        started = now()
-        train_client(scratch, sent, client, {}, algorithm, training, round=1, seed=0)
-        return (now() - started) / number
+    def train(steps: int) -> LocalResult:
+        client = Client(0, data, np.arange(steps * training.batch_size) % len(data.samples))
+        return train_client(scratch, sent, client, {}, algorithm, training, round=1, seed=0)
 
-    timed(1)  # kernels compile
-    is_slow = timed(1) * training.batch_size > SLOW_STEP
-    return min(timed(1 if is_slow else 4) for _ in range(3))
+    return train
+
+
+def _batch_size(spec: Spec) -> int:
+    return min(spec.training.batch_size, 32)
 
 
 def _duration(seconds: float) -> str:

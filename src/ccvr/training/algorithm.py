@@ -135,6 +135,19 @@ def require_at_least(name: str, value: float, low: float) -> None:
         raise SpecError(f"{name} is {value}; give at least {low}.")
 
 
+def require_above(name: str, value: float, low: float) -> None:
+    """Refuse an option that is not above a value."""
+    if not value > low:
+        raise SpecError(f"{name} is {value}; give a number above {low}.")
+
+
+def step_towards(before: ModelState, goal: ModelState, rate: float) -> ModelState:
+    """W + rate (w_goal − w) of the parameters, in float64; the goal's buffers."""
+    ends = goal.parameters
+    made = {n: (w.double() + rate * (ends[n].double() - w.double())).to(w.dtype) for n, w in before.parameters.items()}
+    return ModelState(made, goal.buffers)
+
+
 def has_private(algorithm: Algorithm, model: ModelState) -> bool:
     """Whether any tensor of a model stays with its clients."""
     return any(map(algorithm.is_private, model.tensors))

@@ -135,7 +135,7 @@ class Proximal(LocalObjective):
         super().__init__(context)
         self.mu = mu
         parameters = context.model.named_parameters()
-        self.pairs = [(p, context.received[name]) for name, p in parameters if name.startswith(scope)]
+        self.pairs = [(p, context.received[name]) for name, p in parameters if mu and name.startswith(scope)]
 
     def correct_gradients(self) -> None:
         for parameter, anchor in self.pairs:

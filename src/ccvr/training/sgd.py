@@ -47,6 +47,20 @@ class Sgd:
             )
 
 
+def step_weight(num_steps: int, spec: TrainingSpec, pull: float = 0.0) -> float:
+    """A of w_start − w = lr · A · g after so many steps, g a mean of their gradients.
+
+    Momentum adds a gradient again in every later step: A = (τ − β (1 − β^τ) / (1 − β)) / (1 − β), without momentum τ.
+    A ``pull`` towards the start, which is the weight of a proximal term, takes part of each change back: without
+    momentum A = (1 − (1 − lr · pull)^τ) / (lr · pull) (Wang et al. 2020).
+    """
+    velocity = total = 0.0
+    for _ in range(num_steps):
+        velocity = spec.momentum * velocity + 1 - spec.lr * pull * total
+        total += velocity
+    return total
+
+
 def _suits_the_kernel(tensor: Tensor) -> bool:
     """The fused kernel reads memory without strides, and is wrong for half precision."""
     dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)

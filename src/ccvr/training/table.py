@@ -9,13 +9,27 @@ from ccvr.core.errors import SpecError
 from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
-from ccvr.training.algorithms.drift import FedAvg, FedProx
+from ccvr.training.algorithms.drift import FedAvg, FedDyn, FedNova, FedProx, FedSam, Scaffold
 from ccvr.training.algorithms.features import Moon
-from ccvr.training.algorithms.servers import FedAvgM
+from ccvr.training.algorithms.servers import FedAdagrad, FedAdam, FedAvgM, FedExp, FedYogi
 from ccvr.training.spec import TrainingSpec
 
 ALGORITHMS: Table[type[Algorithm]] = Table(
-    "algorithm", {"fedavg": FedAvg, "fedprox": FedProx, "fedavgm": FedAvgM, "moon": Moon}
+    "algorithm",
+    {
+        "fedavg": FedAvg,
+        "fedprox": FedProx,
+        "scaffold": Scaffold,
+        "fednova": FedNova,
+        "feddyn": FedDyn,
+        "fedsam": FedSam,
+        "moon": Moon,
+        "fedavgm": FedAvgM,
+        "fedadagrad": FedAdagrad,
+        "fedadam": FedAdam,
+        "fedyogi": FedYogi,
+        "fedexp": FedExp,
+    },
 )
 
 
