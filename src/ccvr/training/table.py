@@ -10,12 +10,25 @@ from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
 from ccvr.training.algorithms.drift import FedAvg, FedProx
-from ccvr.training.algorithms.features import Moon
+from ccvr.training.algorithms.features import FedBABU, FedDecorr, Moon
+from ccvr.training.algorithms.labels import FedIR, FedLC, FedNTD, FedRS
 from ccvr.training.algorithms.servers import FedAvgM
 from ccvr.training.spec import TrainingSpec
 
 ALGORITHMS: Table[type[Algorithm]] = Table(
-    "algorithm", {"fedavg": FedAvg, "fedprox": FedProx, "fedavgm": FedAvgM, "moon": Moon}
+    "algorithm",
+    {
+        "fedavg": FedAvg,
+        "fedprox": FedProx,
+        "fedavgm": FedAvgM,
+        "moon": Moon,
+        "fedir": FedIR,
+        "fedlc": FedLC,
+        "fedrs": FedRS,
+        "fedntd": FedNTD,
+        "feddecorr": FedDecorr,
+        "fedbabu": FedBABU,
+    },
 )
 
 
