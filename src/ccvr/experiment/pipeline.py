@@ -18,14 +18,14 @@ from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_personal, score_trained
 from ccvr.experiment.engine import Engine, LocalEngine, OpenRun
-from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished
+from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, Noted
 from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
-from ccvr.training.table import algorithm_of
+from ccvr.training.table import algorithm_of, find_algorithm
 
 EngineOf = Callable[[Setup], Engine]
 
@@ -89,6 +89,8 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
 def _execute(asked: Spec, run: OpenRun) -> Iterator[Event]:
     """Notes about the spec as it was ``asked`` for, then all stages, logged where the spec says so."""
     yield from notes(asked, run.setup.spec, run.model, sum(map(len, run.setup.kept.shards)))
+    if note := find_algorithm(asked.training.algorithm).note:
+        yield Noted(note)
     yield from logged(_naming_absent_clients(_stages(run), run.engine), run.folder, asked)
 
 

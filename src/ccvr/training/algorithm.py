@@ -67,6 +67,8 @@ class Algorithm:
     """Whether ``aggregate`` gives an average of models, of which a server optimiser can make a step."""
     sends: ClassVar[str] = ""
     """What passes between server and clients beside the model, in words."""
+    note: ClassVar[str] = ""
+    """What a reader of its runs should know, in one line: a run says it at its start."""
 
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         """The server's state before the first round."""

@@ -10,7 +10,8 @@ from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
 from ccvr.training.algorithms.drift import FedAvg, FedDyn, FedNova, FedProx, FedSam, Scaffold
-from ccvr.training.algorithms.features import Moon
+from ccvr.training.algorithms.features import FedBABU, FedDecorr, Moon
+from ccvr.training.algorithms.labels import FedIR, FedLC, FedNTD, FedRS
 from ccvr.training.algorithms.servers import FedAdagrad, FedAdam, FedAvgM, FedExp, FedYogi
 from ccvr.training.spec import TrainingSpec
 
@@ -24,6 +25,12 @@ ALGORITHMS: Table[type[Algorithm]] = Table(
         "feddyn": FedDyn,
         "fedsam": FedSam,
         "moon": Moon,
+        "feddecorr": FedDecorr,
+        "fedbabu": FedBABU,
+        "fedir": FedIR,
+        "fedlc": FedLC,
+        "fedrs": FedRS,
+        "fedntd": FedNTD,
         "fedavgm": FedAvgM,
         "fedadagrad": FedAdagrad,
         "fedadam": FedAdam,
