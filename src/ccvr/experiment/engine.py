@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.run import RunFolder
+from ccvr.core.seeds import stream
 from ccvr.data.batches import TrainingSamples, in_order
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.setup import Setup
@@ -119,8 +120,10 @@ class LocalEngine:
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         request.validate()
         source = source_of(model, self.setup.dataset.train.first(1), request, head="head")
-        for features in self._store.read(model, source.taps):
-            yield fold(features, self.setup.dataset.num_classes, request, source)
+        purpose = "/".join(["statistics", request.kind, *request.details])  # noise that two requests share would cancel
+        for client, features in enumerate(self._store.read(model, source.taps)):
+            rng = stream(self.setup.spec.seed, purpose, client=client)
+            yield fold(features, self.setup.dataset.num_classes, request, source, rng=rng)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         parts = [batch for features in self._store.read(model, ()) for batch in features]
