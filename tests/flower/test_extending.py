@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from ccvr.core.errors import SpecError
+from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.setup import prepare
+from ccvr.experiment.spec import read_spec
 from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.statistics.request import Request
@@ -58,6 +60,28 @@ def test_both_engines_end_in_the_same_model(section, module, tmp_path):
     assert mine.client_rounds == theirs.client_rounds
     assert finished.results.get("personal_accuracy") == here.get("personal_accuracy")
     assert ("personal_accuracy" in here) == (section == "What stays with a client")
+
+
+MORE = """
+from ccvr.data.catalogue import load
+
+loads = []
+
+def more(root):
+    loads.append(1)
+    return load("digits", root)
+"""
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_clients_do_not_load_what_the_server_learns_from(simulated, module, tmp_path):
+    """Another data set's unlabelled samples are read once, by the server; the clients need not have them."""
+    (tmp_path / f"more_{simulated}.py").write_text(MORE)
+    training = replace(TINY.training, algorithm=f"{module('What a server learns')}:Distilled,steps=1", rounds=1)
+    data = DataSpec(unlabelled=f"more_{simulated}:more")
+    on_flower(replace(TINY, data=data, training=training), tmp_path / "flower", simulated=simulated)
+    assert importlib.import_module(f"more_{simulated}").loads == [1]
+    assert read_spec(RunFolder(tmp_path / "flower").spec).data == data
 
 
 def test_a_client_draws_noise_that_the_server_cannot_compute(module):

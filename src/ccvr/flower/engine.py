@@ -136,9 +136,10 @@ class FlowerEngine:
 
     @cached_property
     def _spec(self) -> str:
-        """The spec that clients get; each knows by itself where its data lies."""
-        spec = self.setup.spec
-        return to_toml(spec if self.simulated else replace(spec, data=replace(spec.data, root=None)))
+        """The spec that clients get: each knows where its data lies, and another data set's samples are the server's."""
+        spec, data = self.setup.spec, self.setup.spec.data
+        root, unlabelled = data.root if self.simulated else None, data.unlabelled if data.unlabelled_fraction else ""
+        return to_toml(replace(spec, data=replace(data, root=root, unlabelled=unlabelled)))
 
 
 def _why_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:
