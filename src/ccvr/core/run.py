@@ -47,7 +47,7 @@ def writing(path: Path, remedy: str = RESUME) -> Iterator[None]:
 
 OWN = {
     *("spec.toml", "provenance.json", "partition.safetensors", "rounds.jsonl", "results.json", "model.safetensors"),
-    *("checkpoints", "memories", "statistics", "heads", "analysis", "missing.json"),
+    *("checkpoints", "memories", "statistics", "heads", "analysis", "missing.json", "personal.json"),
     *("report.html", "figures", "tensorboard"),
 }
 """Everything that a run folder holds."""
@@ -99,6 +99,7 @@ class RunFolder:
     memories = _Part("memories")
     results = _Part("results.json")
     absent = _Part("missing.json")
+    personal = _Part("personal.json")
     model = _Part("model.safetensors")
     tensorboard = _Part("tensorboard")
 

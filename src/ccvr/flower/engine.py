@@ -136,7 +136,7 @@ class FlowerEngine:
 
     @cached_property
     def _spec(self) -> str:
-        """The spec that clients get: each knows where its data lies, and another data set's samples are the server's."""
+        """The spec that clients get: each knows where its data lies, and needs no other data set of the server's."""
         spec, data = self.setup.spec, self.setup.spec.data
         root, unlabelled = data.root if self.simulated else None, data.unlabelled if data.unlabelled_fraction else ""
         return to_toml(replace(spec, data=replace(data, root=root, unlabelled=unlabelled)))
