@@ -110,7 +110,7 @@ def test_a_damaged_record_is_one_clear_line(both, tmp_path, damage):
     path.write_text(json.dumps(parts))
     with pytest.raises(
         RunError,
-        match=r"record\.json is (no record of a run \(.*\)|damaged: .*)\. Record the run again, or update ccvr\.",
+        match=r"record\.json is (not a record of a run \(.*\)|damaged: .*)\. Record the run again, or update ccvr\.",
     ):
         read_record(path)
 
