@@ -16,7 +16,7 @@ BUDGETS = {
     "A data set": 20,
     "A calibrator": 20,
     "A kind of statistics": 25,
-    "What a client adds": 25,
+    "What a client minimises": 25,
     "What the server does": 25,
     "What stays with a client": 10,
     "What a server learns": 40,

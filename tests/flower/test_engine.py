@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from ccvr.core.run import RunFolder
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import LocalEngine, OpenRun
-from ccvr.experiment.events import ClientsAbsent
+from ccvr.experiment.events import ClientsAbsent, RoundDone
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import resume, run, start
@@ -38,6 +38,7 @@ from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.wire import FORMAT
+from ccvr.training.algorithm import Algorithm
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
@@ -51,11 +52,12 @@ TINY = Spec(
     threads=1,
     workers=1,
     partition=PartitionSpec(num_clients=3, alpha=0.5),
-    training=TrainingSpec(rounds=2, local_epochs=1),
+    training=TrainingSpec(rounds=2, local_epochs=1, step="torch"),  # kernels would take longer to compile
     calibration=CalibrationSpec(methods=("lda",)),
 )
 ALGORITHMS = {
     "fedavg": {},
+    "kernels": {"step": "halide"},
     "fedprox": {"algorithm": "fedprox,mu=0.1"},
     "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
     "moon": {"algorithm": "moon"},
@@ -225,6 +227,44 @@ def test_states_that_are_lost_are_reported(tmp_path):
     assert last_state(tmp_path / "run", 1).round == 1  # the trained model is still there
 
 
+@dataclass(frozen=True)
+class OwnHead(Algorithm):
+    """Each client keeps a head."""
+
+    def is_private(self, name):
+        return name.startswith("head.")
+
+
+def stopped_run(path, is_moment):
+    """A run with private heads over Flower that ends after its last round, at the first event of a sort."""
+    spec = replace(with_training(algorithm=f"{__name__}:OwnHead", rounds=1), data=DataSpec(validation=0.2))
+    grid = Loopback(client_app, 3)
+    events = start(spec, path, engine=lambda setup: FlowerEngine.connect(grid, setup))
+    next(event for event in events if is_moment(event))
+    events.close()
+    return spec
+
+
+def test_personal_scores_outlive_the_states_of_the_clients(tmp_path):
+    spec = stopped_run(tmp_path / "run", lambda event: "each client's own model" in getattr(event, "text", ""))
+    again = Loopback(client_app, 3)
+    *_, finished = resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup))
+    here = run(spec, tmp_path / "here")
+    assert finished.results["personal_accuracy"] == here["personal_accuracy"]
+    assert files_of(tmp_path / "run") == [each for each in files_of(tmp_path / "here") if "memories" not in each]
+
+
+def test_a_run_that_ended_before_its_personal_scores_says_why_it_has_none(tmp_path):
+    stopped_run(tmp_path / "run", lambda event: isinstance(event, RoundDone))
+    again = Loopback(client_app, 3)
+    with pytest.raises(FederationError) as error:
+        list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup)))
+    assert "0 of 3 clients answered the query for personal scores" in str(error.value)
+    assert "client 0 has no state of round 1: Flower keeps it as long as its own run lasts" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
 # --- who is missing ---------------------------------------------------------------------------------------------------
 
 
@@ -342,7 +382,7 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
     else:
         scored = (counts["head"] for counts in engine.score(model, {"head": model.head}))
         found, dealt = sum(scored, start=ClassCounts.zeros(10)).total, setup.held_out
-    ((who, why),) = (each for silent in engine.missing().values() for each in silent.items())
+    ((who, why),) = (each for silent in engine.absent().values() for each in silent.items())
     assert who == 1
     assert re.search(said, why)
     counts = dealt.label_counts(setup.dataset.train.labels.numpy(), 10)
@@ -469,7 +509,7 @@ def test_a_question_that_is_asked_twice_keeps_all_who_missed_it():
     engine = FlowerEngine.connect(grid, setup)
     for _ in range(2):
         assert len(list(engine.statistics(setup.fresh_model(), Request("means")))) == 2  # a quorum each time
-    assert list(engine.missing()["the query for means statistics"]) == [0, 1]
+    assert list(engine.absent()["the query for means statistics"]) == [0, 1]
 
 
 def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):

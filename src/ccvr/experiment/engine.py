@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.run import RunFolder
+from ccvr.core.seeds import stream
 from ccvr.data.batches import TrainingSamples, in_order
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.setup import Setup
@@ -53,7 +54,7 @@ class Engine(Protocol):
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         """The counts of each client's own model, with the tensors that stayed with it, on its held-out part."""
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         """By what was asked, the clients that did not answer, and why; empty where all did."""
 
 
@@ -119,8 +120,10 @@ class LocalEngine:
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         request.validate()
         source = source_of(model, self.setup.dataset.train.first(1), request, head="head")
-        for features in self._store.read(model, source.taps):
-            yield fold(features, self.setup.dataset.num_classes, request, source)
+        purpose = "/".join(["statistics", request.kind, *request.details])  # noise that two requests share would cancel
+        for client, features in enumerate(self._store.read(model, source.taps)):
+            rng = stream(self.setup.spec.seed, purpose, client=client)
+            yield fold(features, self.setup.dataset.num_classes, request, source, rng=rng)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         parts = [batch for features in self._store.read(model, ()) for batch in features]
@@ -139,7 +142,7 @@ class LocalEngine:
                 for name, candidate in candidates.items()
             }
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         return {}  # a client that fails here ends the run
 
 

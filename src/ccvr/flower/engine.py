@@ -119,7 +119,7 @@ class FlowerEngine:
         number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
         yield from ask_personal(self.federation, contents, number, owned)
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         return self.federation.absent
 
     def _owned(self, partition: Partition) -> dict[int, Tensor]:
@@ -136,9 +136,10 @@ class FlowerEngine:
 
     @cached_property
     def _spec(self) -> str:
-        """The spec that clients get; each knows by itself where its data lies."""
-        spec = self.setup.spec
-        return to_toml(spec if self.simulated else replace(spec, data=replace(spec.data, root=None)))
+        """The spec that clients get: each knows where its data lies, and needs no other data set of the server's."""
+        spec, data = self.setup.spec, self.setup.spec.data
+        root, unlabelled = data.root if self.simulated else None, data.unlabelled if data.unlabelled_fraction else ""
+        return to_toml(replace(spec, data=replace(data, root=root, unlabelled=unlabelled)))
 
 
 def _why_absent(absent: Sequence[int], clients: Mapping[int, int | None], nodes: int, number: int) -> str:

@@ -1,5 +1,6 @@
 """One client's sums, filled batch by batch."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,8 +46,11 @@ class Accumulator:
             if sum(map(len, self._waiting[label])) >= max(BLOCK, self.min_count):
                 self._add(sums, label)
 
-    def finish(self) -> ClassStatistics:
-        """All that came, but for classes of fewer than ``min_count`` samples, which never entered a sum."""
+    def finish(self, *, rng: np.random.Generator | None = None) -> ClassStatistics:
+        """All that came, but for classes of fewer than ``min_count`` samples, which never entered a sum.
+
+        ``rng`` draws what a kind adds. Without one nobody can predict it: the operating system seeds a new generator.
+        """
         sums = self._of_width(0)
         small = sums.count < self.min_count
         for label in (~small).nonzero().flatten().tolist():
@@ -54,7 +58,7 @@ class Accumulator:
         sums.withheld.add_(sums.count[small].sum())
         sums.count[small] = 0
         sums.clients.copy_(sums.count > 0)
-        return self._kind.finish(sums)
+        return self._kind.finish(sums, rng=np.random.default_rng() if rng is None else rng)
 
     def _of_width(self, num_features: int) -> ClassStatistics:
         if self._sums is None:

@@ -6,6 +6,7 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,19 +38,27 @@ def collect(
     taps: str | Sequence[str] | None = None,
     min_count: int = MIN_COUNT,
     projection: Projection | None = None,
+    rng: np.random.Generator | None = None,
 ) -> ClassStatistics:
     """What a client sends: the statistics of its features, by class.
 
     ``batches`` of inputs and labels [B]. ``kind``: full, pooled, diagonal, means, or kernel, which needs the
     ``projection`` of the server. ``head``: path of the head, where it is not found by itself. ``taps``: layers that are
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
+    ``rng`` draws the noise of a kind that has some; without one it cannot be predicted, and not be repeated.
     """
     request = Request(kind, transform, taps or "", min_count, projection)
-    return collect_request(model, batches, num_classes, request, head=head)
+    return collect_request(model, batches, num_classes, request, head=head, rng=rng)
 
 
 def collect_request(
-    model: nn.Module, batches: Batches, num_classes: int, request: Request, *, head: str | None = None
+    model: nn.Module,
+    batches: Batches,
+    num_classes: int,
+    request: Request,
+    *,
+    head: str | None = None,
+    rng: np.random.Generator | None = None,
 ) -> ClassStatistics:
     """What a client sends for a request."""
     request.validate()
@@ -57,7 +66,7 @@ def collect_request(
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
     with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
-        return fold(features, num_classes, request, source)
+        return fold(features, num_classes, request, source, rng=rng)
 
 
 def source_of(model: nn.Module, inputs: Inputs, request: Request, *, head: str | None = None) -> Source:
@@ -75,12 +84,19 @@ def source_of(model: nn.Module, inputs: Inputs, request: Request, *, head: str |
     )
 
 
-def fold(features: FeatureBatches, num_classes: int, request: Request, source: Source) -> ClassStatistics:
+def fold(
+    features: FeatureBatches,
+    num_classes: int,
+    request: Request,
+    source: Source,
+    *,
+    rng: np.random.Generator | None = None,
+) -> ClassStatistics:
     """One client's statistics of a sound request, from its features [B, d] and labels [B], batch by batch."""
     statistics = Accumulator(num_classes, request, source)
     for z, y in features:
         statistics.update(request.features(z), y)
-    return statistics.finish()
+    return statistics.finish(rng=rng)
 
 
 def read_features(
@@ -116,7 +132,8 @@ def _pair(batch: object) -> tuple[Inputs, Tensor]:
     match batch:
         case (Tensor() | Mapping() as inputs, Tensor() as labels) if _are_tensors(inputs):
             return inputs, labels
-    raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
+    got = type(batch).__name__
+    raise StatisticsError(f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs.")
 
 
 def _are_tensors(inputs: Inputs) -> bool:
@@ -147,6 +164,7 @@ def statistics_of(
     source: Source | None = None,
     projection: Projection | None = None,
     min_count: int = 0,
+    rng: np.random.Generator | None = None,
 ) -> ClassStatistics:
     """The statistics of features z [N, d], transformed already, with labels y [N].
 
@@ -158,7 +176,7 @@ def statistics_of(
     request = Request(kind, min_count=min_count, projection=projection)
     statistics = Accumulator(classes, request, source)
     statistics.update(z, y)
-    return statistics.finish()
+    return statistics.finish(rng=rng)
 
 
 def random_features(

@@ -6,6 +6,7 @@ the class means are taken out (what travels) and put back.
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,8 +52,8 @@ class Kind:
         """Add features [n, d] of one class to ``second``, in place."""
         second[label].addmm_(z.T, z)
 
-    def finish(self, statistics: "ClassStatistics") -> "ClassStatistics":
-        """What a client gives away of its sums; a kind with noise adds it here."""
+    def finish(self, statistics: "ClassStatistics", *, rng: np.random.Generator) -> "ClassStatistics":
+        """What a client gives away of its sums; a kind with noise draws it from ``rng`` and adds it here."""
         return statistics
 
     def of_means(self, count: Tensor, total: Tensor) -> Tensor:
