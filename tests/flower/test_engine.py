@@ -42,6 +42,7 @@ from ccvr.training.algorithm import Algorithm
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import algorithm_of
 from tests.flower.loopback import Loopback
 from tests.flower.small import overflowing
 
@@ -66,12 +67,15 @@ ALGORITHMS = {
     "fedbabu": {"algorithm": "fedbabu"},
     "clsnorm": {"clsnorm": True},
     "clsprox": {"clsprox": 0.1},
+    "feddf": {"algorithm": "feddf,steps=30"},
     "some": {"algorithm": "moon", "rounds": 4, "client_fraction": 0.67},
 }
 
 
 def with_training(**changes) -> Spec:
-    return replace(TINY, training=replace(TINY.training, **changes))
+    training = replace(TINY.training, **changes)
+    unlabelled = "0.1" if algorithm_of(training).needs_unlabelled else ""
+    return replace(TINY, training=training, data=replace(TINY.data, unlabelled=unlabelled))
 
 
 def on_flower(spec: Spec, path, grid: Loopback | None = None, *, simulated=True):

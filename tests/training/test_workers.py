@@ -52,6 +52,11 @@ def many_clients(sizes, *, augment=False, side=8):
     return [Client(k, images, np.sort(shard)) for k, shard in enumerate(shards)]
 
 
+def pictures(side=8):
+    """What the server has without labels, for algorithms that need it."""
+    return torch.from_numpy(np.random.default_rng(1).integers(0, 256, (12, 1, side, side), dtype=np.uint8))
+
+
 class Awkward(nn.Module):
     """Batch normalisation and dropout, and a mind of its own about some batches."""
 
@@ -92,7 +97,8 @@ def pool(number, clients, spec, folder, build=awkward_model):
 
 
 def states(clients, spec, folder, trainer=None):
-    found = federate(awkward_model(), clients, spec, seed=2, states=ClientStates(folder), trainer=trainer)
+    given = {"states": ClientStates(folder), "trainer": trainer, "unlabelled": pictures()}
+    found = federate(awkward_model(), clients, spec, seed=2, **given)
     return [(state.round, state.parameters, state.buffers, state.server, state.client_rounds) for state in found]
 
 
@@ -160,7 +166,8 @@ def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
         folder = ClientStates(tmp_path / str(2 * len(runs)))
         with trainer as workers:
-            found = list(federate(build(), clients, spec, seed=2, states=folder, trainer=workers))
+            given = {"states": folder, "trainer": workers, "unlabelled": pictures(32)}
+            found = list(federate(build(), clients, spec, seed=2, **given))
         runs.append([(state.parameters, state.buffers, state.server, state.client_rounds) for state in found])
         assert all(t.is_contiguous() for state in found for t in state.parameters.values())
     assert same(*runs)

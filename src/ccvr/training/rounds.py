@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -102,14 +103,7 @@ def federate(
     algorithm = algorithm_of(spec)
     trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
     state = resume or first_state(model, len(clients), spec)
-    built = {**parameters_of(model), **buffers_of(model)}
-
-    def build() -> SplitModel:
-        """The model as it was built: a server must not see what a client trained."""
-        made = copy.deepcopy(model)
-        made.load_state_dict(built)
-        return made
-
+    built = copy.deepcopy(model)  # a server must not see what a client trained, in buffers that no state keeps either
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
         sent = sent_state(state, spec)
@@ -118,7 +112,7 @@ def federate(
         client_rounds: dict[int, int] = {}
         results = _noted(trainer.train(cohort, sent, state.client_rounds, round=number), reports, client_rounds, number)
         rng = stream(seed, "server", round=number)
-        server = ServerContext(number, rng, build, spec.buffers, unlabelled)
+        server = ServerContext(number, rng, partial(copy.deepcopy, built), spec.buffers, unlabelled)
         made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, server), sent, spec)
         state = RoundState(
             number,

@@ -9,6 +9,7 @@ from ccvr.core.errors import SpecError
 from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
+from ccvr.training.algorithms.distillation import FedDF
 from ccvr.training.algorithms.drift import FedAvg, FedDyn, FedNova, FedProx, FedSam, Scaffold
 from ccvr.training.algorithms.features import FedBABU, FedDecorr, Moon
 from ccvr.training.algorithms.labels import FedIR, FedLC, FedNTD, FedRS
@@ -36,6 +37,7 @@ ALGORITHMS: Table[type[Algorithm]] = Table(
         "fedadam": FedAdam,
         "fedyogi": FedYogi,
         "fedexp": FedExp,
+        "feddf": FedDF,
     },
 )
 
