@@ -32,6 +32,10 @@ OPTIONS = {
         *("--list", "--claims", "--record", "--cells", "--seeds", "--scale", "--budget", "--no-train", "--format"),
         *("--figures", "--out", "--results", "--data.root", "--workers", "--quiet"),
     ],
+    "compare": [
+        *("PRESET", "--algorithms", "--seeds", "--redraw", "--budget", "--out", "--record", "--results", "--format"),
+        *("--json", "--dry-run", "--quiet", "--training.rounds", "--calibration.methods"),
+    ],
     "tune": ["PRESET", "--training.algorithm", "--out", "--dry-run", "--quiet"],
     "show": ["Run folders", "--partition", "--json"],
     "data": ["list", "get", "check", "--root"],

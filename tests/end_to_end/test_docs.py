@@ -44,7 +44,7 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
     if words[0] == "data":  # what it downloads or checks is not here; that the names are right is
         assert words[1] == "list" or words[2] in SOURCES
         words = ["data", "list"]
-    if words[0] in ("run", "tune") and "--dry-run" not in words:
+    if words[0] in ("run", "tune", "compare") and "--dry-run" not in words:
         words.append("--dry-run")
     if words[0] == "reproduce":  # from the records; what the words ask for is checked, but not trained
         words += ["--results", str(ROOT / "results")] + ["--budget", "0"] * ("--budget" not in words)

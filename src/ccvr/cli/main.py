@@ -20,6 +20,7 @@ COMMANDS = Table(
         "analyze": "look closely at finished runs: confusion, CKA, row norms, t-SNE, inversion",
         "report": "one page about finished runs: figures, tables, how to repeat them",
         "reproduce": "the paper, table by table, beside its published numbers",
+        "compare": "algorithms over seeds on the same clients: which differences are more than noise",
         "tune": "choose hyperparameters on a held-out part, then train with all",
         "show": "runs side by side: accuracy before and after, gain, worst class",
         "data": "list, get and check data sets",

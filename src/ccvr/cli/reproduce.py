@@ -12,12 +12,12 @@ from tyro.conf import Positional, arg
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import runs_followed
+from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import RunError, UsageError
 from ccvr.experiment.analyze import Analyzed, LeftOut
 from ccvr.experiment.cost import Rates
 from ccvr.experiment.spec import Spec
 from ccvr.report.text_table import TextTable, print_tables
-from ccvr.reproduction.budget import Budget, parse_duration
 from ccvr.reproduction.cells import SCALES, Scale, find_scale
 from ccvr.reproduction.claims import judge
 from ccvr.reproduction.comparison import compare, comparison

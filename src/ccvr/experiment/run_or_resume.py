@@ -26,14 +26,20 @@ def run_or_resume(spec: Spec, path: Path) -> Iterator[Event]:
                 raise  # otherwise another process began the same run while this one was reading the data
         else:
             return
+    require_same_training(spec, folder)
+    settle(folder, spec)
+    yield from resume(folder)
+
+
+def require_same_training(spec: Spec, folder: RunFolder) -> None:
+    """Refuse a folder whose run trains something else."""
     here, wanted = training_settings(spec_of(folder)), training_settings(spec)
     for name, value in wanted.items():
         if here.get(name) != value and (name, value) != ("training.step", "auto"):
             raise RunError(
-                f"{path} holds a run with {name} = {here.get(name)!r}, not {value!r}. Move it, or use another --out."
+                f"{folder.path} holds a run with {name} = {here.get(name)!r}, not {value!r}. Move it, or use another "
+                "--out."
             )
-    settle(folder, spec)
-    yield from resume(folder)
 
 
 def settle(folder: RunFolder, spec: Spec) -> None:

@@ -89,7 +89,7 @@ def accuracies(groups: Sequence[Group]) -> str:
     return (
         '<h2 id="accuracies">Accuracy</h2><p class="faint">On the test set; gain in points over the trained head. '
         f"* saved as the run's model.{note} The headers sort.</p>"
-        + _scrolling(
+        + scrolling(
             f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>',
             len(rows),
             "Accuracy of every head",
@@ -97,7 +97,7 @@ def accuracies(groups: Sequence[Group]) -> str:
     )
 
 
-def _scrolling(table: str, rows: int, what: str) -> str:
+def scrolling(table: str, rows: int, what: str) -> str:
     """A table that may be wider than the screen; if it is long, it scrolls in itself."""
     tall = " tall" if rows > MAX_ROWS else ""
     return f'<div class="scroll{tall}" tabindex="0" role="region" aria-label="{what}">{table}</div>'
@@ -129,7 +129,7 @@ def _settings(keys: Sequence[str], groups: Sequence[Group]) -> str:
     table = (
         f'<table class="settings"><thead><tr><th scope="col">field</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
     )
-    return _scrolling(table, 0, "Fields of the spec")
+    return scrolling(table, 0, "Fields of the spec")
 
 
 def section(name: str, drawn: Sequence[Drawn], drawings: Mapping[str, Sequence[str]]) -> str:

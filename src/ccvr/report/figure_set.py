@@ -37,10 +37,10 @@ class Drawn:
         yield from named(self.row.id, (replace(each, name="") if alone else each for each in self.panels))
 
 
-def draw(runs: Sequence[RunFiles]) -> list[Drawn]:
-    """Every figure that the runs have the data for."""
+def draw(runs: Sequence[RunFiles], rows: Sequence[FigureRow] = FIGURES) -> list[Drawn]:
+    """Every figure of the rows that the runs have the data for."""
     with look():
-        found = [Drawn(row, tuple(_panels(row, runs))) for row in FIGURES]
+        found = [Drawn(row, tuple(_panels(row, runs))) for row in rows]
     return [each for each in found if each.panels]
 
 

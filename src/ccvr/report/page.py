@@ -16,7 +16,6 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
     """The whole page; the same runs give the same bytes."""
     groups = group(runs)
     title = f"{groups[0].name}: before and after calibration" if len(groups) == 1 else f"{len(runs)} runs compared"
-    style, script = _part("page.css"), _part("page.js")
     sections = list(dict.fromkeys(each.row.section for each in drawn))
     drawings = inlined(drawn)
     body = "\n".join(
@@ -35,6 +34,12 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             "</main>",
         ]
     )
+    return document(title, body)
+
+
+def document(title: str, body: str) -> str:
+    """A page around its body, with its style and script in itself and a policy that forbids all requests."""
+    style, script = _part("page.css"), _part("page.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'; "
         f"script-src {_hash(script)}; base-uri 'none'; form-action 'none'"

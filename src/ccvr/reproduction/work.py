@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ccvr.calibration.methods import Calibration
+from ccvr.core.budget import Budget
 from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
@@ -17,7 +18,6 @@ from ccvr.experiment.events import Event, HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
-from ccvr.reproduction.budget import Budget
 from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
 from ccvr.reproduction.heads import HeadName, calibration_of, find_label
 from ccvr.reproduction.items import ITEMS, Item

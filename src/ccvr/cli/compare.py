@@ -1,0 +1,244 @@
+"""ccvr compare [PRESET|SPEC.toml] --algorithms A B … [OPTIONS], or ccvr compare FOLDER|FILE.json"""
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import arg
+
+from ccvr.cli.arguments import parse
+from ccvr.cli.follow import runs_followed
+from ccvr.core.budget import Budget, parse_duration
+from ccvr.core.errors import RunError, UsageError
+from ccvr.core.fields import plain
+from ccvr.core.run import write_atomically
+from ccvr.experiment.compare import (
+    OutOfTime,
+    PlannedRun,
+    RunElsewhere,
+    RunFailed,
+    RunStarted,
+    Step,
+    base_name,
+    planned_runs,
+    preset_name,
+    train_all,
+)
+from ccvr.experiment.cost import Rates, describe_training, training_samples
+from ccvr.experiment.presets import PRESETS, find_spec
+from ccvr.experiment.spec import Spec, from_mapping
+from ccvr.report.arms import Arm, ArmRun, Comparison
+from ccvr.report.arms_page import comparison_page
+from ccvr.report.runs import RunFiles
+from ccvr.report.text_table import print_tables
+from ccvr.reproduction.record import record
+from ccvr.reproduction.run_index import RunIndex, Trained
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
+
+FILE, PAGE = "comparison.json", "comparison.html"
+ABOUT = """Algorithms × seeds on the same clients: ccvr compare [PRESET|SPEC.toml] --algorithms A B … [OPTIONS].
+
+Ends in one table and one page: accuracy before and after calibration, and paired differences to the first algorithm
+with intervals. A preset may be named without an algorithm: cifar10-a0.1. All options of `ccvr run` change every run.
+Stopped at any moment, the same command goes on. ccvr compare FOLDER shows again what is there and trains nothing;
+ccvr compare FILE.json does so from the small file alone."""
+
+
+@dataclass(frozen=True)
+class CompareArguments:
+    algorithms: tuple[str, ...] = ()
+    """As in --training.algorithm, the one to compare with first: fedavg fedprox,mu=0.1; under a server optimiser
+    behind a +: fedprox,mu=0.1+fedavgm,momentum=0.9."""
+    seeds: int = 3
+    """Train each algorithm with so many seeds, from --seed on. With one, nothing can be said about noise."""
+    redraw: bool = False
+    """Draw who owns what for each seed anew (partition.seed is the seed); without it all runs share one partition."""
+    budget: str | None = None
+    """Stop after this time: 2h, 90m, 1h30m; 0 does nothing but show what is there."""
+    out: Path | None = None
+    """Folder of the runs, comparison.json and comparison.html; without it comparisons/NAME."""
+    record: bool = False
+    """Write the small file of the comparison, and one about each finished run, into --results."""
+    results: Path = Path("results")
+    """Folder of records."""
+    format: Literal["terminal", "markdown", "csv", "latex"] = "terminal"
+    """How tables are printed; what is no table goes to stderr beside CSV."""
+    json: bool = False
+    """Print the content of comparison.json instead."""
+    dry_run: bool = False
+    """Print the runs and what they would cost, and stop."""
+    quiet: bool = False
+    """No progress; tables and errors only."""
+    spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
+
+    def say(self, line: str) -> None:
+        """Print what is no table, where that is wanted."""
+        is_data = self.json or self.format == "csv"
+        print(line, file=sys.stderr if is_data else sys.stdout)
+
+
+def command(argv: list[str]) -> None:
+    given = argv.pop(0) if argv and not argv[0].startswith("-") else None
+    there = None if given is None else _there(given)
+    base = find_spec(preset_name(given)) if given is not None and there is None else Spec()
+    arguments = parse(CompareArguments, argv, prog="ccvr compare", default=CompareArguments(spec=base), about=ABOUT)
+    if there is not None:
+        _require_reading(arguments, argv)
+        _show_again(arguments, there)
+        return
+    _require_possible(arguments, argv)
+    spec = replace(arguments.spec, data=arguments.spec.data.anchored())
+    out = arguments.out or Path("comparisons") / base_name(spec)
+    runs = planned_runs(spec, arguments.algorithms, arguments.seeds, out, redraw=arguments.redraw)
+    if arguments.dry_run:
+        print("\n".join(_forecast(runs)))
+        return
+    budget = Budget(parse_duration(arguments.budget) if arguments.budget is not None else None)
+    first = _comparison(arguments, spec, {arm: [] for arm in arguments.algorithms})
+    write_atomically(out / FILE, first.to_bytes())  # so that a folder that was left can be shown
+    failures = _train(runs, budget, quiet=arguments.quiet)
+    found = _finished(runs)
+    _finish(arguments, _comparison(arguments, spec, found), found, out)
+    if failures:
+        more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
+        raise RunError(f"not all could be trained: {failures[0].run.name}: {failures[0].error}{more}")
+
+
+def _there(text: str) -> Path | None:
+    """The file of a comparison that a word names; None where it names a preset or a spec."""
+    path = Path(text)
+    if preset_name(text) in PRESETS or not (path.is_dir() or path.suffix == ".json"):
+        return None
+    return path / FILE if path.is_dir() else path
+
+
+def _require_reading(arguments: CompareArguments, argv: Sequence[str]) -> None:
+    """Refuse options that would train or change something: what is shown was settled before."""
+    same = ("record", "results", "format", "json", "quiet")
+    shown = replace(CompareArguments(), **{name: getattr(arguments, name) for name in same})
+    if arguments != shown:
+        words = next(word for word in argv if word.startswith("--") and word[2:].partition("=")[0] not in same)
+        raise UsageError(f"{words} does not fit a comparison that is only shown again. Give a preset to train.")
+
+
+def _require_possible(arguments: CompareArguments, argv: Sequence[str]) -> None:
+    for option in ("--training.algorithm", "--training.server"):
+        if any(word.partition("=")[0] == option for word in argv):
+            raise UsageError(f"{option} is each run's own. Give --algorithms ALGORITHM or ALGORITHM+SERVER ….")
+    if len(arguments.algorithms) < 2:
+        raise UsageError(
+            f"--algorithms names {len(arguments.algorithms)}; give at least two, the one to compare with first: "
+            "--algorithms fedavg fedprox,mu=0.1."
+        )
+    if arguments.seeds < 1:
+        raise UsageError(f"--seeds is {arguments.seeds}; give at least 1.")
+
+
+def _forecast(runs: Sequence[PlannedRun]) -> Iterator[str]:
+    rates = Rates()
+    for run in runs:
+        state = "done" if run.is_done else "begun" if run.folder.spec.is_file() else "new"
+        yield f"{run.name}: {run.folder.path} ({state})"
+    left = [run.spec for run in runs if not run.is_trained]
+    yield f"{len(left)} trainings from their start, " + describe_training(
+        sum(map(training_samples, left)), sum(map(rates.seconds, left))
+    )
+
+
+def _train(runs: Sequence[PlannedRun], budget: Budget, *, quiet: bool) -> list[RunFailed]:
+    """Bring the runs to their ends, and return those that failed."""
+    failures = []
+    try:
+        for step, progress in runs_followed(train_all(runs, budget), _title, quiet=quiet):
+            match step:
+                case RunFailed():
+                    failures.append(step)
+                    progress.say(f"{step.run.name}: {step.error}")
+                case RunElsewhere():
+                    progress.say(f"{step.run.name}: another process is at it, and it is left to that.")
+                case OutOfTime():
+                    print(f"The budget is spent; runs left: {step.left}. The same command goes on.", file=sys.stderr)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
+    return failures
+
+
+def _title(step: Step) -> str | None:
+    if not isinstance(step, RunStarted):
+        return None
+    return f"[{step.number}/{step.total}] {step.run.name}: {step.run.folder.path}"
+
+
+Found = dict[str, list[RunFiles]]
+
+
+def _finished(runs: Sequence[PlannedRun]) -> Found:
+    """The finished runs by algorithm, in the order of the plan."""
+    found: Found = {run.arm: [] for run in runs}
+    for run in runs:
+        if run.is_trained:
+            found[run.arm].append(RunFiles.read(run.folder.path))
+    return found
+
+
+def _comparison(arguments: CompareArguments, spec: Spec, found: Found) -> Comparison:
+    seeds = tuple(range(spec.seed, spec.seed + arguments.seeds))
+    arms = tuple(Arm(arm, tuple(map(ArmRun.of, runs))) for arm, runs in found.items())
+    about = f"{' · '.join(found)}: {spec.description.partition(' on ')[2]}"
+    shared: dict[str, Any] = plain(replace(spec, data=replace(spec.data, root=None)))
+    return Comparison(base_name(spec), about, seeds, arms, shared, arguments.redraw)
+
+
+def _finish(arguments: CompareArguments, comparison: Comparison, found: Found, out: Path) -> None:
+    """Keep what came out, and show it."""
+    write_atomically(out / FILE, comparison.to_bytes())
+    write_atomically(out / PAGE, comparison_page(comparison, found).encode())
+    if arguments.record:
+        path = arguments.results / "comparisons" / f"{out.absolute().name}.json"
+        _record(arguments, path, comparison, [run for runs in found.values() for run in runs])
+    _show(arguments, comparison)
+    if not arguments.quiet:
+        arguments.say(f"Page: {out / PAGE}\nRecorded: {out / FILE}")
+
+
+def _show(arguments: CompareArguments, comparison: Comparison) -> None:
+    if arguments.json:
+        print(comparison.to_bytes().decode(), end="")
+        return
+    print_tables(comparison.tables(), arguments.format)
+    for line in comparison.verdicts():
+        arguments.say(line)
+    missing = {arm.name: len(comparison.seeds) - len(arm.runs) for arm in comparison.arms}
+    unfinished = [f"{name} ({number})" for name, number in missing.items() if number]
+    if unfinished:
+        arguments.say(f"Runs that are not finished: {', '.join(unfinished)}.")
+
+
+def _show_again(arguments: CompareArguments, path: Path) -> None:
+    """Show a comparison from its file, or, where its runs lie beside it, from them."""
+    kept = Comparison.read(path)
+    if path.name != FILE:
+        if arguments.record:
+            raise UsageError(f"--record needs the runs, and {path} has numbers alone. Give the folder of the runs.")
+        _show(arguments, kept)
+        return
+    spec = from_mapping(kept.spec)
+    arms = [arm.name for arm in kept.arms]
+    found = _finished(planned_runs(spec, arms, len(kept.seeds), path.parent, redraw=kept.redraw))
+    again = replace(arguments, algorithms=tuple(arms), seeds=len(kept.seeds), redraw=kept.redraw)
+    _finish(again, _comparison(again, spec, found), found, path.parent)
+
+
+def _record(arguments: CompareArguments, path: Path, comparison: Comparison, runs: Sequence[RunFiles]) -> None:
+    """The small file at ``path``, and a record of each run as `ccvr reproduce --record` writes it."""
+    write_atomically(path, comparison.to_bytes(), remedy="See to its disk and permissions, or use another --results")
+    index = RunIndex([Trained(from_mapping(run.spec), run) for run in runs])
+    for each in record(index, arguments.results, (), None):
+        if each.replaced:
+            print(f"{each.path}: the record of another training is replaced.", file=sys.stderr)
+        if not arguments.quiet:
+            arguments.say(str(each.path))

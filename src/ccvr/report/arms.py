@@ -1,0 +1,246 @@
+"""Algorithms compared over seeds: the numbers of their runs, paired differences, tables, and the file of them."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ccvr.core.errors import RunError
+from ccvr.core.results import UNCALIBRATED
+from ccvr.core.run import parse_json
+from ccvr.report.groups import Spread
+from ccvr.report.paired import LEVEL, Paired, holm
+from ccvr.report.runs import RunFiles
+from ccvr.report.text_table import DASH, TextTable, Value
+
+FORMAT = "ccvr-comparison/1"
+ORACLE = "oracle"
+"""The method whose accuracy says how good the features are."""
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """The numbers of one finished run; accuracies in percent."""
+
+    seed: int
+    accuracy: dict[str, float]
+    """By label of the head."""
+    deployed: str
+    oracle: str | None
+    """The label of the oracle's head, if that was fitted."""
+    personal: float | None
+    """Mean of the clients' own models on their held-out samples."""
+    bytes: int
+    """What the rounds moved down and up, and the statistics of the deployed head."""
+    seconds: float
+    """The rounds with their scoring, and the fit of the deployed head."""
+
+    @classmethod
+    def of(cls, run: RunFiles) -> "ArmRun":
+        rows = run.results["calibrations"]
+        deployed, personal = rows.get(run.deployed, {}), run.results.get("personal_accuracy")
+        clients = [client for each in run.rounds for client in each.get("clients", ())]
+        moved = sum(client.get(way, 0) for client in clients for way in ("bytes_down", "bytes_up"))
+        trained = sum(each.get("seconds") or 0.0 for each in run.rounds)
+        return cls(
+            seed=int(run.spec.get("seed", 0)),
+            accuracy=run.accuracy,
+            deployed=run.deployed,
+            oracle=next((label for label, row in rows.items() if row["method"] == ORACLE), None),
+            personal=personal["mean"] if personal else None,
+            bytes=moved + deployed.get("bytes", 0),
+            seconds=round(trained + deployed.get("seconds", 0.0), 3),
+        )
+
+    @property
+    def before(self) -> float:
+        return self.accuracy[UNCALIBRATED]
+
+    @property
+    def after(self) -> float:
+        return self.accuracy[self.deployed]
+
+
+Measure = Callable[[ArmRun], float | None]
+BEFORE, AFTER = "before", "after"
+MEASURES: dict[str, Measure] = {
+    BEFORE: lambda run: run.before,
+    AFTER: lambda run: run.after,
+    "gain": lambda run: run.after - run.before,
+    "oracle": lambda run: None if run.oracle is None else run.accuracy[run.oracle],
+    "personal": lambda run: run.personal,
+    "MB": lambda run: run.bytes / 1e6,
+    "seconds": lambda run: run.seconds,
+}
+"""Columns of the table; those that no run has are left out."""
+TESTED = (BEFORE, AFTER)
+"""What algorithms are told apart by."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One algorithm, as the command named it, and its finished runs."""
+
+    name: str
+    runs: tuple[ArmRun, ...]
+
+    def spread(self, measure: Measure) -> Spread | None:
+        return Spread.of_known([measure(run) for run in self.runs]) if self.runs else None
+
+    def minus(self, other: "Arm", measure: Measure) -> list[float]:
+        """Differences at the seeds that both have."""
+        theirs = {run.seed: measure(run) for run in other.runs}
+        pairs = [(measure(run), theirs.get(run.seed)) for run in self.runs]
+        return [mine - their for mine, their in pairs if mine is not None and their is not None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An algorithm minus the first one in one measure, with a p that is corrected for all tests of the comparison."""
+
+    arm: str
+    measure: str
+    paired: Paired
+    p: float | None
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is more than noise."""
+        return self.p is not None and self.p < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        if self.p is None:
+            return "cannot be said"
+        return "noise" if not self.is_clear else "better" if self.paired.mean > 0 else "worse"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Algorithms on the same clients; the first is what the others are compared with."""
+
+    name: str
+    about: str
+    """What was run, in a few words."""
+    seeds: tuple[int, ...]
+    """The seeds that were asked for."""
+    arms: tuple[Arm, ...]
+    spec: Mapping[str, Any]
+    """The spec that all runs share; the algorithm, the server and the seed are each run's own."""
+    redraw: bool = False
+    """Whether each seed has a partition of its own."""
+
+    def differences(self) -> list[Difference]:
+        """Each algorithm minus the first, before and after calibration, where they have a seed in common."""
+        first, *others = self.arms
+        found = [
+            (arm.name, measure, Paired.of(values))
+            for measure in TESTED
+            for arm in others
+            if (values := arm.minus(first, MEASURES[measure]))
+        ]
+        corrected = iter(holm([paired.p for _, _, paired in found if paired.p is not None]))
+        return [Difference(*each, None if each[2].p is None else next(corrected)) for each in found]
+
+    def verdicts(self) -> list[str]:
+        """What can be said, in plain sentences."""
+        first, differences = self.arms[0].name, self.differences()
+        if not differences:
+            return []
+        if all(each.p is None for each in differences):
+            return ["One seed: nothing can be said about noise. Give --seeds 3 or more."]
+        said = [
+            f"{each.arm} is {each.verdict} than {first} {each.measure} calibration: {each.paired.mean:+.2f} points, "
+            f"more than noise (p {_p(each.p)})."
+            for each in differences
+            if each.is_clear
+        ]
+        return said or [f"No difference to {first} is more than noise."]
+
+    def to_bytes(self) -> bytes:
+        """A small JSON file: numbers of every run, and what they say; no weights, no paths."""
+        content = {"format": FORMAT, **asdict(self), "differences": [_row(each) for each in self.differences()]}
+        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+    @classmethod
+    def read(cls, path: Path) -> "Comparison":
+        try:
+            made = cls._of(parse_json(path.read_text(encoding="utf-8")))
+            made.tables()  # finds values that are no numbers
+        except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            raise RunError(
+                f"{path} is no comparison ({why}). Give a file or a folder that `ccvr compare` made."
+            ) from error
+        return made
+
+    @classmethod
+    def _of(cls, found: dict[str, Any]) -> "Comparison":
+        if found["format"] != FORMAT:
+            raise ValueError(f"the format is {found['format']!r}, this version reads {FORMAT!r}")
+        arms = tuple(Arm(each["name"], tuple(ArmRun(**run) for run in each["runs"])) for each in found["arms"])
+        spec, redraw = dict(found["spec"]), bool(found["redraw"])
+        return cls(str(found["name"]), str(found["about"]), tuple(found["seeds"]), arms, spec, redraw)
+
+    def tables(self) -> list[TextTable]:
+        """The algorithms, and their differences to the first one where there are any."""
+        return [self._arms_table(), *([self._differences_table()] if self.differences() else [])]
+
+    def _arms_table(self) -> TextTable:
+        spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in MEASURES.items()}
+        columns = {name: found for name, found in spreads.items() if name in TESTED or any(found)}
+        rows: list[list[str]] = []
+        values: list[dict[str, Value]] = []
+        for number, arm in enumerate(self.arms):
+            cells = {name: found[number] for name, found in columns.items()}
+            rows.append([arm.name, str(len(arm.runs)), *(_text(name, cell) for name, cell in cells.items())])
+            values.append({"algorithm": arm.name, "seeds": len(arm.runs), **_csv(cells)})
+        caption = f"{self.about}. Test accuracy in percent; mean ± standard deviation over seeds"
+        return TextTable(caption, ("algorithm", "seeds", *columns), rows, ("algorithm",), values, "algorithms")
+
+    def _differences_table(self) -> TextTable:
+        differences = self.differences()
+        rows = [[each.measure, each.arm, *_cells(each), each.verdict] for each in differences]
+        caption = (
+            f"Points over {self.arms[0].name} at the same seed: mean, {1 - LEVEL:.0%} t interval, p by the paired t "
+            f"test, corrected for {len(differences)} comparisons (Holm)"
+        )
+        headers = ("calibration", "algorithm", "seeds", "difference", "low", "high", "p", "verdict")
+        words = ("calibration", "algorithm", "verdict")
+        return TextTable(caption, headers, rows, words, list(map(_row, differences)), "differences")
+
+
+def _text(name: str, spread: Spread | None) -> str:
+    return DASH if spread is None else spread.text("+" if name == "gain" else "")
+
+
+def _csv(cells: Mapping[str, Spread | None]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for name, spread in cells.items():
+        found |= {name: spread.mean if spread else None, f"{name} std": spread.std if spread else None}
+    return found
+
+
+def _cells(each: Difference) -> list[str]:
+    found = each.paired
+    ends = [DASH if end is None else f"{end:+.2f}" for end in (found.low, found.high)]
+    return [str(found.n), f"{found.mean:+.2f}", *ends, DASH if each.p is None else _p(each.p)]
+
+
+def _p(p: float | None) -> str:
+    return DASH if p is None else f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
+
+def _row(each: Difference) -> dict[str, Value]:
+    found = each.paired
+    return {
+        "calibration": each.measure,
+        "algorithm": each.arm,
+        "seeds": found.n,
+        "difference": found.mean,
+        "low": found.low,
+        "high": found.high,
+        "p": each.p,
+        "verdict": each.verdict,
+    }

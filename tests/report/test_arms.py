@@ -1,0 +1,118 @@
+"""Comparisons of made-up runs: numbers, verdicts in words, the file and the page."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from ccvr.core.errors import RunError
+from ccvr.report.arms import Arm, ArmRun, Comparison
+from ccvr.report.arms_page import comparison_page
+from ccvr.report.runs import RunFiles
+from tests.report.conftest import MakeRun, record, results, spec
+from tests.report.hostile import HOSTILE
+
+
+def made(seed: int, before: float, after: float, **changes: object) -> ArmRun:
+    run = ArmRun(seed, {"uncalibrated": before, "ccvr": after}, "ccvr", None, None, 2_000_000, 10.0)
+    return replace(run, **changes)  # type: ignore[arg-type]
+
+
+def compared(*arms: Arm, seeds: tuple[int, ...] = (0, 1, 2)) -> Comparison:
+    return Comparison("digits-a0.1", "digits", seeds, arms, {"data": {"name": "digits"}})
+
+
+PLAIN = Arm("fedavg", (made(0, 50, 60), made(1, 52, 61), made(2, 54, 62)))
+BETTER = Arm("scaffold", (made(0, 55.0, 60.5), made(1, 57.1, 59.9), made(2, 58.9, 62.6)))
+
+
+def test_the_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
+    path = make_run(made=spec(3), said=results(personal_accuracy={"mean": 71.0, "worst": 50.0, "p10": 55.0}))
+    lines = [record(number) for number in (1, 2)]
+    for line in lines:
+        for client in line["clients"]:
+            client |= {"bytes_down": 100, "bytes_up": 30 + client["client"]}
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = ArmRun.of(RunFiles.read(path))
+    assert found.accuracy == {"uncalibrated": 61.5, "ccvr": 67.6251, "oracle": 70.0}
+    assert (found.seed, found.before, found.after, found.oracle, found.personal) == (3, 61.5, 67.6251, "oracle", 71.0)
+    assert found.bytes == 2 * (4 * 130 + 0 + 1 + 2 + 3) + 10, "both ways of all clients and rounds, and the statistics"
+    assert found.seconds == pytest.approx(2 * 0.5 + 0.1)
+
+
+def test_tables_have_mean_and_deviation_and_only_columns_that_are_known() -> None:
+    arms, differences = compared(PLAIN, BETTER).tables()
+    assert list(arms.headers) == ["algorithm", "seeds", "before", "after", "gain", "MB", "seconds"]
+    befores = [run.before for run in BETTER.runs]
+    assert arms.rows[1][:3] == ["scaffold", "3", f"{mean(befores):.2f} ± {stdev(befores):.2f}"]
+    assert arms.values[0]["MB"] == 2.0
+    assert [row[:4] for row in differences.rows] == [
+        ["before", "scaffold", "3", "+5.00"],
+        ["after", "scaffold", "3", "+0.00"],
+    ]
+
+
+def test_what_is_more_than_noise_is_said() -> None:
+    assert compared(PLAIN, BETTER).verdicts() == [
+        "scaffold is better than fedavg before calibration: +5.00 points, more than noise (p < 0.001)."
+    ]
+    assert compared(BETTER, PLAIN).verdicts()[0].startswith("fedavg is worse than scaffold before calibration: -5.00")
+    noise = Arm("moon", (made(0, 51, 60), made(1, 51, 61), made(2, 54, 62.5)))
+    assert compared(PLAIN, noise).verdicts() == ["No difference to fedavg is more than noise."]
+
+
+def test_many_comparisons_make_a_difference_less_clear() -> None:
+    """p is 0.011 by itself; among eight tests it is noise."""
+    clear = Arm("moon", (made(0, 51.0, 60), made(1, 53.2, 61), made(2, 55.45, 62)))
+    others = [Arm(f"other{i}", (made(0, 51, 60), made(1, 51, 61), made(2, 54.5, 62))) for i in range(3)]
+    alone, among = compared(PLAIN, clear), compared(PLAIN, clear, *others)
+    assert (alone.differences()[0].verdict, among.differences()[0].verdict) == ("better", "noise")
+    assert among.differences()[0].paired == alone.differences()[0].paired, "the interval is each one's own"
+
+
+def test_one_seed_says_nothing_about_noise() -> None:
+    first, second = (Arm(arm.name, arm.runs[:1]) for arm in (PLAIN, BETTER))
+    found = compared(first, second, seeds=(0,))
+    assert found.verdicts() == ["One seed: nothing can be said about noise. Give --seeds 3 or more."]
+    assert [each.verdict for each in found.differences()] == ["cannot be said"] * 2
+    assert "±" not in " ".join(found.tables()[0].rows[0])
+
+
+def test_runs_are_paired_by_seed_and_what_has_no_partner_is_left_out() -> None:
+    late = Arm("moon", (BETTER.runs[2], made(7, 99, 99), BETTER.runs[0]))
+    before, _ = compared(PLAIN, late).differences()
+    assert (before.paired.n, before.paired.mean) == (2, pytest.approx((58.9 - 54 + 55.0 - 50) / 2))
+    assert compared(PLAIN, Arm("none", ())).differences() == []
+    assert compared(PLAIN, Arm("none", ())).tables()[0].rows[1][2:] == ["–"] * 5
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found, path = compared(PLAIN, BETTER), tmp_path / "c.json"
+    path.write_bytes(found.to_bytes())
+    assert Comparison.read(path) == found
+    assert json.loads(path.read_text())["differences"][0]["verdict"] == "better"
+
+
+@pytest.mark.parametrize(
+    "change", [{"format": "other"}, {"arms": 3}, {"arms": [{"name": "a", "runs": [{"seed": 0}]}]}, {"spec": None}]
+)
+def test_other_files_are_no_comparisons(change: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(json.loads(compared(PLAIN, BETTER).to_bytes()) | change))
+    with pytest.raises(RunError, match=r"c\.json is no comparison \(.+\)\. Give a file or a folder"):
+        Comparison.read(path)
+
+
+def test_the_page_has_the_tables_and_escapes_what_runs_say(make_run: MakeRun) -> None:
+    bad = HOSTILE[1]
+    run = RunFiles.read(make_run(made=spec(0, training__algorithm=bad)))
+    arms = Arm(bad, (ArmRun.of(run),)), replace(PLAIN, runs=PLAIN.runs[:1])
+    page = comparison_page(compared(*arms, seeds=(0,)), {bad: [run]})
+    assert bad not in page
+    assert "nothing can be said about noise" in page
+    assert "61.50" in page
+    assert 'id="figure-accuracy"' in page
+    for outside in ("http:", "https:", "<img", "@import"):
+        assert outside not in page.replace("http://www.w3.org", "")
