@@ -20,12 +20,12 @@ from ccvr.training.algorithms.distillation import CHECK_EVERY, FedDF, ScoreSum
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import GlobalState
-from ccvr.training.rounds import draw_cohorts, federate
+from ccvr.training.rounds import federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import algorithm_of, find_algorithm
 from tests.training import plain
+from tests.training.against_plain import SEED, require_equal
 from tests.training.small import NUM_CLASSES, small_model
-from tests.training.test_algorithms import SEED, batches_of, named
 
 SPEC = TrainingSpec(
     rounds=3, local_epochs=2, batch_size=4, lr=0.3, momentum=0.9, weight_decay=1e-3, client_fraction=0.6
@@ -75,26 +75,25 @@ def plain_feddf(teachers, mean, x, options, rng):
     return best, step
 
 
+class PlainFedDF(plain.Rule):
+    def __init__(self, x, options):
+        self.x, self.options, self.taken = x, options, []
+
+    def merge(self, weights, trained, sizes):
+        assert len(trained) == 2
+        mean, rng = super().merge(weights, trained, sizes), stream(SEED, "server", round=len(self.taken) + 1)
+        made, steps = plain_feddf(list(trained.values()), mean, self.x, self.options, rng)
+        assert (made["W1"] - mean["W1"]).abs().max() > 1e-2, "distillation is seen"
+        self.taken.append(steps)
+        return made
+
+
 @pytest.mark.parametrize(("algorithm", "stops_early"), [(LONG, False), (SHORT, True)])
 def test_equals_the_plain_implementation(algorithm, stops_early, clients, tmp_path):
-    spec, model, pixels = replace(SPEC, algorithm=algorithm), small_model(), pictures(60)
-    x, options = model.normalize(pixels).flatten(1), find_algorithm(algorithm)
-    weights = named(parameters_of(model))
-    cohorts, batches = draw_cohorts(3, spec, seed=SEED), batches_of(clients, small_model(), spec)
-    found = list(federate(model, clients, spec, seed=SEED, states=ClientStates(tmp_path), unlabelled=pixels))
-    taken = []
-    for number, state in enumerate(found, 1):
-        cohort = cohorts[number - 1]
-        assert len(cohort) == 2
-        teachers = [plain.train_locally(weights, weights, batches(k, number), spec) for k in cohort]
-        sizes = [len(clients[k].indices) for k in cohort]
-        mean = {n: sum(s * w[n] for s, w in zip(sizes, teachers, strict=True)) / sum(sizes) for n in weights}
-        weights, steps = plain_feddf(teachers, mean, x, options, stream(SEED, "server", round=number))
-        taken.append(steps)
-        for name, tensor in named(state.parameters).items():
-            torch.testing.assert_close(tensor, weights[name], rtol=0, atol=1e-9)
-        assert (weights["W1"] - mean["W1"]).abs().max() > 1e-2, "distillation is seen"
-    assert all(steps < options.steps for steps in taken) is stops_early
+    pixels, options = pictures(60), find_algorithm(algorithm)
+    rule = PlainFedDF(small_model().normalize(pixels).flatten(1), options)
+    require_equal(replace(SPEC, algorithm=algorithm), clients, tmp_path, rule, unlabelled=pixels)
+    assert all(steps < options.steps for steps in rule.taken) is stops_early
 
 
 def deep_model(seed=0):
