@@ -63,6 +63,12 @@ class TestShow:
         folder.write_results({**folder.read_results(), "personal_accuracy": scores})
         assert ccvr("show", own)[1].endswith(f"{line}\n")
 
+    def test_raw_data_that_moved(self, own: Path, ccvr: Command) -> None:
+        folder = RunFolder(own)
+        assert "raw data moved" not in ccvr("show", own)[1]
+        folder.write_results({**folder.read_results(), "shared": {"samples": 72, "bytes": 51840}})
+        assert "raw data moved: every client trained on 72 shared samples" in ccvr("show", own)[1]
+
     @pytest.mark.parametrize(
         ("content", "fact"),
         [("{}", 'its content has no "accuracy"'), ("[]", "its content is a list, not an object")],

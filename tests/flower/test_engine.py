@@ -107,6 +107,15 @@ def test_every_algorithm_ends_in_the_same_model(name, tmp_path):
     assert same(there.parameters, here.parameters)  # in one process: the bits
 
 
+def test_clients_that_share_samples_end_in_the_same_model(tmp_path):
+    spec = replace(TINY, data=DataSpec(shared=0.05), training=replace(TINY.training, algorithm="fedir"))
+    here = run(spec, tmp_path / "here")
+    *_, finished = on_flower(spec, tmp_path / "flower")
+    assert finished.results["shared"] == here["shared"] == {"samples": 72, "bytes": 3 * 72 * (64 + 8)}
+    assert same(last_state(tmp_path / "flower").parameters, last_state(tmp_path / "here").parameters)
+    assert finished.results["calibrations"]["lda"]["bytes"] == here["calibrations"]["lda"]["bytes"]
+
+
 def files_of(path):
     """All files of a run; a projection is named after the statistics behind it, which travel in float32."""
     return sorted(re.sub(r"auto_\w{12}", "auto", str(each.relative_to(path))) for each in path.rglob("*"))

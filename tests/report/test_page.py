@@ -124,6 +124,12 @@ class TestNumbers:
         assert line in page_of(make_run(said=results(personal_accuracy=scores), analyzed=False))
         assert "Each client's own model" not in one
 
+    def test_raw_data_that_moved_is_named(self, one: str, make_run: MakeRun) -> None:
+        shared = {"samples": 1234, "bytes": 56789}
+        line = "Raw data moved: every client trained on 1,234 shared samples beside its own (56,789 bytes"
+        assert line in page_of(make_run(said=results(shared=shared), analyzed=False))
+        assert "Raw data moved" not in one
+
     def test_it_can_be_repeated(self, one: str) -> None:
         (said,) = re.findall("<pre>(.*?)</pre>", one, re.DOTALL)
         assert html.unescape(said).splitlines() == [

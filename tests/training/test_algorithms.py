@@ -82,7 +82,8 @@ def test_every_algorithm_says_what_it_sends_beside_the_model(name, clients, tmp_
 
     monkeypatch.setattr(row, "aggregate", heard)
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=1, batch_size=8)
-    list(federate(small_model(), clients, spec, seed=1, states=ClientStates(tmp_path)))
+    files, pixels = ClientStates(tmp_path), clients[0].data.samples.first(30)
+    list(federate(small_model(), clients, spec, seed=1, states=files, unlabelled=pixels))
     assert len(sent) == 2 * (1 + len(clients))
     assert any(sent) is bool(row.sends), row.sends
 

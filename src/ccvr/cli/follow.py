@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from ccvr.core.errors import CcvrError
-from ccvr.core.results import Results
+from ccvr.core.results import Results, shared_line
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Failed, refresh
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
@@ -46,7 +46,7 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         print(headline(results))
-        if line := personal_line(results):
+        for line in filter(None, (personal_line(results), shared_line(results))):
             print(line)
         if page is not None:
             print(f"Report: {page}")

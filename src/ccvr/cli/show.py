@@ -9,6 +9,7 @@ from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
+from ccvr.core.results import shared_line
 from ccvr.report.runs import read_label_counts
 from ccvr.report.tables import owners_table, personal_line, results_table
 
@@ -38,5 +39,5 @@ def command(argv: list[str]) -> None:
             console.print(owners_table(read_label_counts(folder.partition).tolist(), result["class_names"]))
     console.print(results_table(results))
     for path, result in results:
-        if line := personal_line(result):
+        for line in filter(None, (personal_line(result), shared_line(result))):
             print(line if len(results) == 1 else f"{path}: {line}")

@@ -20,6 +20,13 @@ class ClientScores(TypedDict):
     p10: float | None
 
 
+class SharedSamples(TypedDict):
+    """Raw data that moved: samples that every client got beside its own, and their bytes to all clients together."""
+
+    samples: int
+    bytes: int
+
+
 class Results(TypedDict):
     """The content of results.json. Scores are in percent of the test set, by label of the head."""
 
@@ -41,6 +48,8 @@ class Results(TypedDict):
     """Question → absent client → reason."""
     personal_accuracy: NotRequired[ClientScores]
     """Each client's own model on its held-out samples."""
+    shared: NotRequired[SharedSamples]
+    """Only where clients share samples (data.shared)."""
 
 
 def empty_results(class_names: Sequence[str], num_clients: int) -> Results:
@@ -54,6 +63,17 @@ def empty_results(class_names: Sequence[str], num_clients: int) -> Results:
         "class_names": list(class_names),
         "num_clients": num_clients,
     }
+
+
+def shared_line(results: Results) -> str:
+    """What a reader must know about data that moved, in one line; nothing where none did."""
+    found = results.get("shared")
+    if found is None:
+        return ""
+    return (
+        f"raw data moved: every client trained on {found['samples']:,} shared samples beside its own "
+        f"({found['bytes']:,} bytes to all clients); statistics are of their own samples alone"
+    )
 
 
 BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")

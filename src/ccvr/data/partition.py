@@ -137,11 +137,12 @@ def draw_among(owned: IntArray, labels: IntArray, spec: PartitionSpec) -> Partit
     return Partition(tuple(owned[shard] for shard in draw_partition(labels[owned], spec).shards))
 
 
-def set_aside(labels: IntArray, fraction: float, *, seed: int) -> tuple[IntArray, IntArray]:
-    """Indices of the samples that clients share, and of ``fraction`` of all, by class, that no client gets."""
-    everything = Partition((np.arange(len(labels)),))
+def set_aside(
+    owned: IntArray, labels: IntArray, fraction: float, *, seed: int, purpose: str
+) -> tuple[IntArray, IntArray]:
+    """The samples ``owned`` without ``fraction`` of them, and that part, to which each class gives its share."""
     (rest,), (aside,) = (
-        part.shards for part in hold_out(everything, labels, fraction, seed=seed, purpose="unlabelled")
+        part.shards for part in hold_out(Partition((owned,)), labels, fraction, seed=seed, purpose=purpose)
     )
     return rest, aside
 

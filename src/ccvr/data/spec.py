@@ -24,10 +24,15 @@ class DataSpec:
     unlabelled: str = ""
     """Samples without labels at the server: a fraction of the training samples, which no client gets, as 0.1, or the
     name of another data set."""
+    shared: float = 0.0
+    """Part of the training samples that every client gets beside its own (Zhao et al. 2018): raw data moves. Statistics
+    are of the clients' own samples alone."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.validation < 1:
             raise SpecError(f"data.validation is {self.validation}; give a fraction from 0 to below 1.")
+        if not 0 <= self.shared < 1:
+            raise SpecError(f"data.shared is {self.shared}; give a fraction from 0 to below 1.")
         if self.unlabelled and self.unlabelled_fraction == 0 and self.unlabelled.replace(".", "").isdecimal():
             raise SpecError(f"data.unlabelled is {self.unlabelled}; leave it out for none.")
         if not 0 <= self.unlabelled_fraction < 1:

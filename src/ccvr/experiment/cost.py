@@ -15,7 +15,7 @@ from ccvr.data.catalogue import Extent, extent
 from ccvr.data.samples import Samples
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import decided, runs_kernels
-from ccvr.kernels.inputs import num_rows, rows_of
+from ccvr.kernels.inputs import num_rows, rows_of, tensors_of
 from ccvr.models.blocks import use_kernels
 from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
@@ -43,13 +43,15 @@ class Cost:
     model_bytes: int
     traffic_bytes: int
     statistics_bytes: int
+    shared_bytes: int = 0
 
     def describe(self) -> str:
+        shared = f"\nraw data: {_size(self.shared_bytes)} of shared samples to all clients" if self.shared_bytes else ""
         return (
             f"{describe_training(self.samples, self.seconds)}\n"
             f"step: {self.step}\n"
             f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up\n"
-            f"class statistics: at most {_size(self.statistics_bytes)} from all clients"
+            f"class statistics: at most {_size(self.statistics_bytes)} from all clients{shared}"
         )
 
 
@@ -73,15 +75,28 @@ def estimate(spec: Spec) -> Cost:
         model_bytes=state,
         traffic_bytes=(client.bytes_down + client.bytes_up) * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
+        shared_bytes=spec.partition.num_clients * _shared(spec, size) * _sample_bytes(size),
     )
 
 
 def training_samples(spec: Spec) -> int:
     """How many samples the clients' steps see in all rounds together."""
-    data = spec.data
-    share = _cohort(spec) / spec.partition.num_clients * (1 - data.validation) * (1 - data.unlabelled_fraction)
-    samples = round(extent(data.name, data.root).train * share)
+    data, size = spec.data, extent(spec.data.name, spec.data.root)
+    shared = _shared(spec, size)
+    owned = (size.train * (1 - data.unlabelled_fraction) - shared) * (1 - data.validation)
+    samples = round(_cohort(spec) * (owned / spec.partition.num_clients + shared))
     return samples * spec.training.local_epochs * spec.training.rounds
+
+
+def _shared(spec: Spec, size: Extent) -> int:
+    """Samples that every client gets beside its own."""
+    rest = size.train - int(spec.data.unlabelled_fraction * size.train)
+    return int(spec.data.shared * rest)
+
+
+def _sample_bytes(size: Extent) -> int:
+    """Inputs and label of one sample."""
+    return num_bytes(tensors_of(rows_of(size.inputs, slice(1)))) + 8
 
 
 def seconds_per_sample(spec: Spec) -> float:

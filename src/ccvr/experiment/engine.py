@@ -106,7 +106,7 @@ class LocalEngine:
     def clients(self) -> list[Client]:
         dataset = self.setup.dataset
         data = TrainingSamples.prepare(dataset.train, dataset.augmentation(self.setup.spec.data.augment))
-        return [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
+        return [Client(number, data, shard) for number, shard in enumerate(self.setup.trained_on)]
 
     def _trainer(self, clients: list[Client], states: ClientStates) -> AbstractContextManager[Trainer | None]:
         """A pool of workers, or None for this process alone."""

@@ -13,7 +13,7 @@ import torch
 from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.provenance import provenance
-from ccvr.core.results import UNCALIBRATED, Results, empty_results
+from ccvr.core.results import UNCALIBRATED, Results, empty_results, shared_line
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_personal, score_trained
@@ -88,7 +88,7 @@ def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
 
 def _execute(asked: Spec, run: OpenRun) -> Iterator[Event]:
     """Notes about the spec as it was ``asked`` for, then all stages, logged where the spec says so."""
-    yield from notes(asked, run.setup.spec, run.model, sum(map(len, run.setup.kept.shards)))
+    yield from notes(asked, run.setup.spec, run.model, sum(map(len, run.setup.trained_on)))
     if note := find_algorithm(asked.training.algorithm).note:
         yield Noted(note)
     yield from logged(_naming_absent_clients(_stages(run), run.engine), run.folder, asked)
@@ -99,6 +99,9 @@ def _stages(run: OpenRun) -> Iterator[Event]:
     _note(folder, setup.spec.seed, "resumed")
     keep_partition(folder, setup.partition_bytes())
     results = empty_results(setup.dataset.class_names, len(setup.kept))
+    if len(setup.shared):
+        results["shared"] = {"samples": len(setup.shared), "bytes": setup.shared_bytes}
+        yield Noted(shared_line(results))
     calibrations = parse_calibrations(setup.spec.calibration)
     yield from train(run)
     yield score_trained(results, run)

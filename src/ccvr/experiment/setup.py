@@ -1,7 +1,7 @@
 """From a spec to what a run works on: samples, owners, a fresh model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -16,15 +16,19 @@ from ccvr.data.samples import Dataset
 from ccvr.experiment.load import Blueprint
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import runs_kernels
-from ccvr.kernels.inputs import Inputs, described, rows_of
+from ccvr.kernels.inputs import Inputs, described, rows_of, tensors_of
 from ccvr.models.build import build_model, model_name
 from ccvr.models.preprocess import fit_preprocess, preprocess_name
 from ccvr.models.split import SplitModel
+from ccvr.models.state import num_bytes
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The samples of a run and who owns them; ``kept`` trains, ``held_out`` validates."""
+    """The samples of a run and who owns them; ``kept`` trains, ``held_out`` validates.
+
+    Statistics, oracles and label mixes are of ``kept`` alone: samples that all clients share would count once for each.
+    """
 
     spec: Spec
     dataset: Dataset
@@ -32,10 +36,26 @@ class Setup:
     held_out: Partition
     unlabelled: Inputs | None = None
     """What the server has without labels."""
+    shared: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    """Samples that no client owns and all train on."""
+
+    @property
+    def trained_on(self) -> tuple[IntArray, ...]:
+        """The samples that each client trains on: its own, and the shared ones."""
+        if not len(self.shared):
+            return self.kept.shards
+        return tuple(np.sort(np.concatenate([own, self.shared])) for own in self.kept.shards)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Inputs and labels of the shared samples, once for each client."""
+        rows = torch.from_numpy(self.shared)
+        labels = self.dataset.train.labels[rows]
+        return len(self.kept) * num_bytes(tensors_of(rows_of(self.dataset.train.inputs, rows)), {"labels": labels})
 
     @property
     def label_counts(self) -> IntArray:
-        """Training samples of each client and class, [K, C]."""
+        """Training samples that each client owns, by class, [K, C]."""
         return self.kept.label_counts(self.dataset.train.labels.numpy(), self.dataset.num_classes)
 
     @property
@@ -67,13 +87,18 @@ class Setup:
         )
 
     def partition_bytes(self) -> bytes:
-        """Owner [N]: the client of each training sample (−1 for none); held_out [N]; label_counts [K, C]; a SHA-256."""
+        """Owner [N]: the client of each training sample (−1 for none); held_out [N]; label_counts [K, C]; a SHA-256.
+
+        And shared [N], where there are such samples.
+        """
         owner = np.full(len(self.dataset.train), -1, dtype=np.int32)
         held_out = np.zeros(len(self.dataset.train), dtype=np.bool_)
         for client, (kept, held) in enumerate(zip(self.kept.shards, self.held_out.shards, strict=True)):
             owner[kept] = owner[held] = client
             held_out[held] = True
         tensors = {"owner": owner, "held_out": held_out, "label_counts": self.label_counts}
+        if len(self.shared):
+            tensors["shared"] = np.isin(np.arange(len(owner)), self.shared)
         return save(tensors, {"data": self.dataset.digest()})
 
 
@@ -83,10 +108,14 @@ def prepare(spec: Spec) -> Setup:
     dataset = load(spec.data.name, spec.data.root)
     labels = dataset.train.labels.numpy()
     seed = spec.partition.seed
-    owned, aside = set_aside(labels, spec.data.unlabelled_fraction, seed=seed)
+    everything = np.arange(len(labels))
+    rest, aside = set_aside(everything, labels, spec.data.unlabelled_fraction, seed=seed, purpose="unlabelled")
+    owned, shared = set_aside(rest, labels, spec.data.shared, seed=seed, purpose="shared")
+    if spec.data.shared and not len(shared):
+        raise SpecError(f"data.shared is {spec.data.shared}, which is none of {len(rest)} samples. Give more.")
     partition = draw_among(owned, labels, spec.partition)
     kept, held_out = hold_out(partition, labels, spec.data.validation, seed=seed)
-    return Setup(spec, dataset, kept, held_out, _unlabelled(spec, dataset, aside))
+    return Setup(spec, dataset, kept, held_out, _unlabelled(spec, dataset, aside), shared)
 
 
 def _unlabelled(spec: Spec, dataset: Dataset, aside: IntArray) -> Inputs | None:

@@ -71,7 +71,7 @@ class FlowerEngine:
 
     def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
         data = TrainingSamples(self.setup.dataset.train)  # not augmented: no client trains here
-        clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.kept.shards)]
+        clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.trained_on)]
         spec = self.setup.spec
         yield from federate(
             model,

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ccvr.core.results import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED, shared_line
 from ccvr.report.figure_set import Drawn
 from ccvr.report.groups import Group, Spread
 from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
@@ -40,7 +40,9 @@ def card(found: Group) -> str:
     mean, worst_client = found.personal("mean"), found.personal("worst")
     own = f": mean {mean.text()} %, worst {worst_client.text()} %" if mean and worst_client else ""
     personal = f"<p>Each client's own model on its held-out samples{own}</p>" if own else ""
-    return f'<section class="card">{name}{head}{lowest}{personal}</section>'
+    moved = as_text(shared_line(found.runs[0].results))  # repeats share the spec, and so the samples
+    shared = f"<p>{moved[0].upper()}{moved[1:]}</p>" if moved else ""
+    return f'<section class="card">{name}{head}{lowest}{personal}{shared}</section>'
 
 
 def _worst(found: Group, label: str, value: Spread) -> str:
