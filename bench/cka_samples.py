@@ -30,7 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     run = open_finished_run(RunFolder.open(parser.parse_args().run))
-    states = run.engine.local_models(run.state, range(len(run.setup.kept)), states=ClientStates(run.folder.memories))
+    kept = ClientStates(run.folder.client_states)
+    states = run.engine.local_models(run.state, range(len(run.setup.kept)), states=kept)
     models = [Scratch(run.setup.fresh_model()).load(state) for state in states]
     dataset = run.setup.dataset
     layers = cka_layers(models[0], dataset.test.inputs[:2])

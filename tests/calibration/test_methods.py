@@ -32,7 +32,7 @@ OF_CCVR = (
     "shrinkage, start, transform, transform_at, weight_decay."
 )
 OF_NCM = "Known: kind, label, min_count, seed, taps, transform."
-NO_CALIBRATOR = 'calibrator "json:loads" is no dataclass that derives from Calibrator. Write it so (docs/extending.md).'
+NO_CALIBRATOR = 'calibrator "json:loads" is not a dataclass derived from Calibrator. Write it so (docs/extending.md).'
 LABELS = "use at most 100 letters, digits and . _ + -, not a dot first, not uncalibrated or select."
 EIGHT = {"min_count": 8}
 OTHER = {
@@ -275,7 +275,7 @@ def test_the_defaults_are_sound():
         (
             CalibrationSpec(methods=("ccvr", "oracle", "ccvr,label=few"), deploy="ccrv"),
             SpecError,
-            'calibration.deploy is "ccrv", which is no label. Choose one of: ccvr, few, uncalibrated.',
+            'calibration.deploy is "ccrv", which is not a label. Choose one of: ccvr, few, uncalibrated.',
         ),
         (
             CalibrationSpec(methods=("ccvr", "oracle,label=all"), deploy="all"),
@@ -292,7 +292,7 @@ def test_the_defaults_are_sound():
         (
             CalibrationSpec(methods=(), deploy="ccvr"),
             SpecError,
-            'calibration.deploy is "ccvr", which is no label. Choose one of: uncalibrated.',
+            'calibration.deploy is "ccvr", which is not a label. Choose one of: uncalibrated.',
         ),
     ],
 )
@@ -428,7 +428,7 @@ def test_a_calibrator_of_the_user_s_own_asks_for_its_best_kind(my_calibrators):
 
 def test_what_does_not_derive_from_calibrator_is_none(my_calibrators):
     message = message_of(SpecError, lambda: parse_calibration("my_calibrators:Alone"))
-    assert message.startswith('calibrator "my_calibrators:Alone" is no dataclass that derives from Calibrator.')
+    assert message.startswith('calibrator "my_calibrators:Alone" is not a dataclass derived from Calibrator.')
 
 
 def test_a_calibrator_that_gives_no_head(my_calibrators):

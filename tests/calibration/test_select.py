@@ -133,7 +133,7 @@ def test_replies_may_come_one_at_a_time():
 
 SOUND = reply([5, 5], uncalibrated=[3, 3], ccvr=[4, 4])
 MORE_RIGHT = 'client 1 counts more right than there are, or below 0, for "ccvr".'
-NO_LISTS = 'the counts of client 1 for "ccvr" are no two lists of whole numbers.'
+NO_LISTS = 'the counts of client 1 for "ccvr" are not two lists of whole numbers.'
 
 
 @pytest.mark.parametrize(

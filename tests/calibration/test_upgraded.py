@@ -222,7 +222,7 @@ def test_a_key_that_nobody_knows_is_refused_and_not_forgotten():
 def test_mistakes_are_told_where_methods_are_read():
     with pytest.raises(UnknownName, match=r'^no calibrator "ccrv"\. Did you mean "ccvr"\?'):
         read({"methods": ["ccrv"], "epochs": 3})
-    with pytest.raises(SpecError, match=r'^calibrator "json:loads" is no dataclass that derives from Calibrator\.'):
+    with pytest.raises(SpecError, match=r'^calibrator "json:loads" is not a dataclass derived from Calibrator\.'):
         read({"methods": ["json:loads"], "epochs": 3})
     with pytest.raises(SpecError, match=r'^ccvr: epochs is "two"; give a whole number\.$'):
         read({"methods": ["ccvr"], "epochs": "two"})

@@ -22,7 +22,7 @@ TINY = Spec(
     threads=1,
     workers=1,
     partition=PartitionSpec(num_clients=3, alpha=0.5),
-    training=TrainingSpec(rounds=1, local_epochs=1),
+    training=TrainingSpec(rounds=1, local_epochs=1, step="torch"),  # kernels would take longer to compile
     calibration=CalibrationSpec(methods=("ccvr,num_virtual=20,epochs=2", "oracle,epochs=1")),
 )
 

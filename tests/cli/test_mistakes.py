@@ -63,7 +63,7 @@ MISTAKES = {
         'SpecError: device is "cuda"; our simulation on Flower uses the CPU alone. Use --device cpu.'
     ),
     "run --out x --engine flower --calibration.deploy ccrv": (
-        'SpecError: calibration.deploy is "ccrv", which is no label. Choose one of: ccvr, uncalibrated.'
+        'SpecError: calibration.deploy is "ccrv", which is not a label. Choose one of: ccvr, uncalibrated.'
     ),
     "run --out x --training.rounds 0": "SpecError: training.rounds is 0; give at least 1.",
     "run --out x --training.lr nan": "SpecError: training.lr is nan; give a number above 0.",
@@ -135,7 +135,7 @@ MISTAKES = {
     "reproduce table22": f'UnknownName: no table or figure "table22". Did you mean "table2"? {KNOWN_IDS}',
     "reproduce table1 os:getcwd": f'UnknownName: no table or figure "os:getcwd". {KNOWN_IDS}',
     "reproduce table1 --cells nothing*": (
-        'UsageError: --cells "nothing*" is no cell of table1. Known: cifar10-a0.05-fedavg, '
+        'UsageError: --cells "nothing*" is not a cell of table1. Known: cifar10-a0.05-fedavg, '
         "cifar10-a0.05-fedavg-clsnorm, cifar10-a0.05-fedavg-clsnorm-clsprox, cifar10-a0.05-fedavg-clsprox, "
         "cifar10-a0.1-fedavg, cifar10-a0.1-fedavg-clsnorm, cifar10-a0.1-fedavg-clsnorm-clsprox, "
         "cifar10-a0.1-fedavg-clsprox, cifar10-a0.5-fedavg, cifar10-a0.5-fedavg-clsnorm, "

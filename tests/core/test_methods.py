@@ -174,7 +174,7 @@ def test_a_class_of_the_user_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             with pytest.raises(SpecError) as refused:
                 dish(f"my_dishes:{name}")
             assert str(refused.value) == (
-                f'dish "my_dishes:{name}" is no dataclass that derives from Dish. Write it so (docs/extending.md).'
+                f'dish "my_dishes:{name}" is not a dataclass derived from Dish. Write it so (docs/extending.md).'
             )
     finally:
         sys.modules.pop("my_dishes", None)

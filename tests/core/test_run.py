@@ -229,7 +229,7 @@ class TestPaths:
 
     def test_no_two_things_share_a_file(self, tmp_path: Path) -> None:
         run = RunFolder(tmp_path)
-        files = [run.spec, run.provenance, run.partition, run.rounds, run.memories, run.results, run.model]
+        files = [run.spec, run.provenance, run.partition, run.rounds, run.client_states, run.results, run.model]
         files += [run.checkpoint(1), run.statistics("a"), run.head("a")]
         assert len(set(files)) == len(files)
         assert all(tmp_path in path.parents for path in files)
@@ -317,5 +317,5 @@ class TestRounds:
     def test_a_line_that_is_no_round_is_one_error(self, tmp_path: Path, line: str) -> None:
         run = RunFolder(tmp_path)
         run.rounds.write_text(f'{{"round": 1}}\n{line}\n')
-        with pytest.raises(RunError, match=r"line 2 of .*rounds\.jsonl is no record of a round\. Delete the line\."):
+        with pytest.raises(RunError, match=r"line 2 of .*rounds\.jsonl is not a record of a round\. Delete the line\."):
             run.forget_rounds_after(1)

@@ -173,7 +173,7 @@ def test_check_compares_with_the_record_where_nothing_is_published(cinic_name, t
 def test_a_broken_record_is_refused(cinic_name, tmp_path, write):
     archive = write.pack(write.cinic(tmp_path / "elsewhere"), tmp_path / "CINIC-10.tar.gz", name=".")
     Record.path(archive).write_text("[]")
-    with pytest.raises(DataError, match=r"sha256\.json is no record of a checksum\. Delete it"):
+    with pytest.raises(DataError, match=r"sha256\.json is not a record of a checksum\. Delete it"):
         check(cinic_name, tmp_path)
 
 

@@ -339,7 +339,7 @@ def test_a_server_that_speaks_no_http(name, root):
 @pytest.mark.parametrize("mirror", ["file:///etc", "ftp://host", "host/folder", "http://", "http://[", "http://a:b"])
 def test_a_mirror_that_is_no_web_address(name, root, mirror):
     assert refused(name, root, mirror) == (
-        f'the mirror "{mirror}" is no web address. Give one like https://example.org/folder.'
+        f'the mirror "{mirror}" is not a web address. Give one like https://example.org/folder.'
     )
 
 

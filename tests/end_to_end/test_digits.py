@@ -1,42 +1,45 @@
 """The claims about the default run, on the embedded digits."""
 
-from dataclasses import replace
-
 import pytest
 
 from ccvr.calibration.spec import CalibrationSpec
+from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import Spec
 from ccvr.training.spec import TrainingSpec
 
-FLOOR = 86
-"""Of plain FedAvg with seed 1, measured 89.6."""
 
-
-def test_the_default_spec_over_seeds_1_to_3(tmp_path):
-    runs = [run(Spec(seed=seed, workers=1), tmp_path / str(seed))["accuracy"] for seed in (1, 2, 3)]
-    uncalibrated, ccvr, oracle = (sum(r[name] for r in runs) / 3 for name in ("uncalibrated", "ccvr", "oracle"))
+@pytest.mark.parametrize("seeds", [(1,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=len)
+def test_the_default_spec(seeds, tmp_path):
+    """With seed 1 plain FedAvg was measured at 89.6."""
+    runs = [run(Spec(seed=seed, workers=1), tmp_path / str(seed))["accuracy"] for seed in seeds]
+    uncalibrated, ccvr, oracle = (sum(r[name] for r in runs) / len(runs) for name in ("uncalibrated", "ccvr", "oracle"))
     assert uncalibrated >= 80
-    assert runs[0]["uncalibrated"] >= FLOOR
+    assert runs[0]["uncalibrated"] >= 86
     assert ccvr >= uncalibrated + 3
     assert ccvr >= oracle - 1.5
 
 
-# Stated accuracy of the global model after the default 8 rounds, seed 1; measured 89.6, 90.4, 89.0, 93.2, 89.3.
+# Accuracy of the global model after four passes over the digits, seed 1; measured 90.7, 91.3, 90.7, 86.5, 89.6, 91.0.
 FLOORS = {
-    "fedprox": (TrainingSpec(algorithm="fedprox"), FLOOR),
-    "fedavgm": (TrainingSpec(algorithm="fedavgm"), FLOOR),
-    "moon": (TrainingSpec(algorithm="moon"), FLOOR),
-    "clsnorm": (TrainingSpec(clsnorm=True), 90),
-    "clsprox": (TrainingSpec(clsprox=0.01), FLOOR),
+    "fedavg": ({}, 87),
+    "fedprox": ({"algorithm": "fedprox"}, 87),
+    "fedavgm": ({"algorithm": "fedavgm"}, 87),
+    "moon": ({"algorithm": "moon"}, 83),
+    "clsnorm": ({"clsnorm": True}, 86),
+    "clsprox": ({"clsprox": 0.01}, 87),
 }
 
 
-@pytest.mark.parametrize(("training", "floor"), FLOORS.values(), ids=FLOORS)
-def test_each_algorithm_reaches_its_stated_accuracy(training, floor, tmp_path):
+@pytest.mark.parametrize(("options", "floor"), FLOORS.values(), ids=FLOORS)
+def test_each_algorithm_reaches_its_stated_accuracy(options, floor, tmp_path):
     spec = Spec(
-        seed=1, workers=1, training=replace(training, evaluate_every=8), calibration=CalibrationSpec(methods=("ccvr",))
+        seed=1,
+        workers=1,
+        partition=PartitionSpec(num_clients=4, alpha=0.3),
+        training=TrainingSpec(rounds=4, local_epochs=1, lr=0.05, evaluate_every=4, step="torch", **options),
+        calibration=CalibrationSpec(methods=("lda",)),
     )
-    results = run(spec, tmp_path / "run")
-    assert results["accuracy"]["uncalibrated"] >= floor
-    assert results["accuracy"]["ccvr"] > results["accuracy"]["uncalibrated"]
+    accuracy = run(spec, tmp_path / "run")["accuracy"]
+    assert accuracy["uncalibrated"] >= floor
+    assert accuracy["lda"] > accuracy["uncalibrated"]

@@ -36,7 +36,11 @@ def contents(folder):
     return files
 
 
-ON_KERNELS = replace(TINY, training=replace(TINY.training, step="halide"))
+ON_KERNELS = replace(
+    TINY,
+    training=replace(TINY.training, step="halide"),
+    calibration=replace(TINY.calibration, methods=("ccvr,num_virtual=50",)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +65,11 @@ def assert_same(folder, left_alone):
 
 
 def test_sigkill_at_random_moments(left_alone, tmp_path):
-    assert_survives_kills(replace(TINY, workers=1), 10, 0, left_alone, tmp_path)
+    assert_survives_kills(replace(TINY, workers=1), 7, 0, left_alone, tmp_path)
 
 
-def test_sigkill_at_random_moments_with_workers_on_kernels(alone_on_kernels, tmp_path):
-    assert_survives_kills(replace(ON_KERNELS, workers=2), 3, 2, alone_on_kernels, tmp_path)
+def test_sigkill_with_workers_on_kernels(alone_on_kernels, tmp_path):
+    assert_survives_kills(replace(ON_KERNELS, workers=2), 1, 2, alone_on_kernels, tmp_path)
 
 
 def assert_survives_kills(chosen, kills, seed, left_alone, tmp_path):
@@ -79,7 +83,7 @@ def assert_survives_kills(chosen, kills, seed, left_alone, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) >= 3
+    assert int(done.stdout) >= min(kills, 3)
     assert_same(folder, left_alone)
 
 

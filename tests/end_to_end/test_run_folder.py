@@ -85,7 +85,7 @@ def test_only_the_client_states_that_a_checkpoint_names_stay(finished):
     pairs = {pair for path in folder.checkpoints() for pair in read_checkpoint(path).client_rounds.items()}
     named = {f"client-{client}-round-{number}.safetensors" for client, number in pairs}
     assert len({number for _, number in pairs}) > 1
-    assert {path.name for path in folder.memories.iterdir()} == named
+    assert {path.name for path in folder.client_states.iterdir()} == named
 
 
 def test_results(finished):
@@ -307,7 +307,7 @@ def test_a_damaged_model_or_head_is_one_error(copy, file):
 
 def test_overwriting_spares_what_is_no_part_of_a_run(copy):
     (copy / "thesis.tex").write_text("precious")
-    with pytest.raises(RunError, match=r'holds "thesis\.tex", which is no part of a run'):
+    with pytest.raises(RunError, match=r'holds "thesis\.tex", which is not part of a run'):
         list(start(TINY, copy, overwrite=True))
     assert (copy / "results.json").is_file()
 
@@ -519,6 +519,6 @@ def test_classes_that_no_client_gives_are_named(copy):
 
 def test_a_head_that_does_not_fit_is_not_kept(copy):
     row = parse_calibration("lda,taps=normalize,label=outside")
-    with pytest.raises(ModelError, match='the tap "normalize" is no layer of the backbone'):
+    with pytest.raises(ModelError, match='the tap "normalize" is not a layer of the backbone'):
         list(calibrate_again(RunFolder(copy), [row]))
     assert not (copy / "heads" / "outside.safetensors").exists()

@@ -93,6 +93,8 @@ def home(tmp_path, monkeypatch):
 def test_every_command(kind, home, capsys):
     path, copied = home / "run", home / "copied"
     run.command([*KINDS[kind], *SHORT, *CALIBRATED, "--out", str(path)])
+    spec = path / "spec.toml"
+    spec.write_text(spec.read_text().replace("workers = 2", "workers = 1"))  # what follows need not start them again
     results = json.loads((path / "results.json").read_text())
     assert list(results["accuracy"]) == ["uncalibrated", "ccvr", "lda", "oracle"]
     assert max(results["accuracy"].values()) > 100 / len(results["class_names"]) + 10, "it learns"
@@ -122,16 +124,19 @@ def test_every_command(kind, home, capsys):
     with pytest.raises(SystemExit):
         analyze.command([str(path), "--only", "inversion"])
     assert "inversion reconstructs images, and the inputs of this run are others" in capsys.readouterr().err
-    report.command([str(path)])
-    page = (path / "report.html").read_text()
-    assert all(name in page for name in results["class_names"])
-    capsys.readouterr()
+    if kind == "vectors":  # a page is made from run files alone, which are the same for all
+        report.command([str(path)])
+        page = (path / "report.html").read_text()
+        assert all(name in page for name in results["class_names"])
+        capsys.readouterr()
     run.command([*KINDS[kind], *SHORT, "--dry-run"])
     assert "training samples: " in capsys.readouterr().out
 
 
 def test_a_model_whose_code_is_not_here_is_not_damaged(home, monkeypatch):
-    run.command([*KINDS["pairs"], *SHORT, "--calibration.methods", "lda", "--no-report", "--out", str(home / "run")])
+    run.command(
+        [*KINDS["pairs"][:-1], "1", *SHORT, "--calibration.methods", "lda", "--no-report", "--out", str(home / "run")]
+    )
     monkeypatch.setattr("sys.path", [each for each in sys.path if each != str(home)])
     monkeypatch.delitem(sys.modules, "own_samples")
     monkeypatch.chdir(home.parent)

@@ -37,7 +37,7 @@ SPEC = replace(TINY, training=TRAINING, calibration=replace(TINY.calibration, me
 
 def test_personal_accuracy_is_that_of_the_global_body_under_each_client_s_head(tmp_path):
     results = run(SPEC, tmp_path / "run")
-    setup, states = prepare(SPEC), ClientStates(RunFolder(tmp_path / "run").memories)
+    setup, states = prepare(SPEC), ClientStates(RunFolder(tmp_path / "run").client_states)
     state = newest_state(RunFolder(tmp_path / "run"), SPEC)
     model, found = setup.fresh_model().eval(), []
     assert set(state.client_rounds) == set(range(4)), "with three of four clients a round, all have trained"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.flower
 TWO = replace(
     TINY,
     partition=PartitionSpec(num_clients=2, alpha=0.5),
-    training=replace(TINY.training, step="torch"),  # Flower starts a process for each message: kernels would compile
+    training=replace(TINY.training, rounds=1),  # Flower starts a process for each message
 )
 
 
@@ -34,9 +34,9 @@ def test_a_run_equals_one_in_this_process(deployment, tmp_path):
     (tmp_path / "spec.toml").write_text(to_toml(spec))
     done = command(deployment.link.environment, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "round 2/2" in done.stdout
+    assert "round 1/1" in done.stdout
     here = run(TWO, tmp_path / "here")
-    states = [read_checkpoint(RunFolder(tmp_path / each).checkpoint(2)) for each in ("run", "here")]
+    states = [read_checkpoint(RunFolder(tmp_path / each).checkpoint(1)) for each in ("run", "here")]
     assert furthest(*(state.parameters | state.buffers for state in states)) <= 1e-5
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["accuracy"] == pytest.approx(here["accuracy"], abs=0.5)

@@ -52,11 +52,12 @@ TINY = Spec(
     threads=1,
     workers=1,
     partition=PartitionSpec(num_clients=3, alpha=0.5),
-    training=TrainingSpec(rounds=2, local_epochs=1),
+    training=TrainingSpec(rounds=2, local_epochs=1, step="torch"),  # kernels would take longer to compile
     calibration=CalibrationSpec(methods=("lda",)),
 )
 ALGORITHMS = {
     "fedavg": {},
+    "kernels": {"step": "halide"},
     "fedprox": {"algorithm": "fedprox,mu=0.1"},
     "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
     "moon": {"algorithm": "moon"},
@@ -233,9 +234,7 @@ class OwnHead(Algorithm):
 
 def stopped_run(path, is_moment):
     """A run with private heads over Flower that ends after its last round, at the first event of a sort."""
-    spec = replace(
-        with_training(algorithm=f"{__name__}:OwnHead", rounds=1, step="torch"), data=DataSpec(validation=0.2)
-    )
+    spec = replace(with_training(algorithm=f"{__name__}:OwnHead", rounds=1), data=DataSpec(validation=0.2))
     grid = Loopback(client_app, 3)
     events = start(spec, path, engine=lambda setup: FlowerEngine.connect(grid, setup))
     next(event for event in events if is_moment(event))
@@ -380,7 +379,7 @@ def test_nobody_counts_more_than_it_was_dealt(case, tmp_path):
     else:
         scored = (counts["head"] for counts in engine.score(model, {"head": model.head}))
         found, dealt = sum(scored, start=ClassCounts.zeros(10)).total, setup.held_out
-    ((who, why),) = (each for silent in engine.missing().values() for each in silent.items())
+    ((who, why),) = (each for silent in engine.absent().values() for each in silent.items())
     assert who == 1
     assert re.search(said, why)
     counts = dealt.label_counts(setup.dataset.train.labels.numpy(), 10)
@@ -507,7 +506,7 @@ def test_a_question_that_is_asked_twice_keeps_all_who_missed_it():
     engine = FlowerEngine.connect(grid, setup)
     for _ in range(2):
         assert len(list(engine.statistics(setup.fresh_model(), Request("means")))) == 2  # a quorum each time
-    assert list(engine.missing()["the query for means statistics"]) == [0, 1]
+    assert list(engine.absent()["the query for means statistics"]) == [0, 1]
 
 
 def test_those_who_were_missing_before_a_resume_are_in_the_results(tmp_path):

@@ -456,9 +456,9 @@ def test_batches_that_are_no_pairs_are_told():
     def asked(part):
         return ccvr.flower.calibrate(grid_of(2, partial(dicts, part)), small_model(), EXAMPLE, "lda", validate=True)
 
-    with pytest.raises(FederationError, match=r"a batch is no pair of tensors \(inputs, labels\)"):
+    with pytest.raises(FederationError, match=r"expected batches of two tensors \(inputs, labels\), got dict"):
         asked(1)
-    assert "a batch is no pair of tensors (inputs, labels)" in asked(2).undecided
+    assert "expected batches of two tensors (inputs, labels), got dict" in asked(2).undecided
 
 
 def test_labels_of_any_whole_type():
@@ -532,8 +532,8 @@ def counts_of(num_classes, *heads):
 @pytest.mark.parametrize(
     ("blob", "reason"),
     [
-        (b"no counts", "these bytes are no counts"),
-        (overflowing(COUNTS, "total/lda"), "these bytes are no counts"),
+        (b"no counts", "these bytes are not counts"),
+        (overflowing(COUNTS, "total/lda"), "these bytes are not counts"),
         (counts_of(3, "uncalibrated", "lda"), "counts of lda, uncalibrated, which is not what was asked for"),
         (counts_of(4, "uncalibrated", "lda", "mine"), "counts of lda, mine, uncalibrated, which is not what was asked"),
     ],

@@ -69,7 +69,7 @@ def assert_as_torch(shape: BlockShape, x: Tensor, weight: Tensor, bias: Tensor, 
         assert not of_input[len(x) :].any(), "what fills a group has no gradient"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(shape=shapes(), number=st.integers(1, 2 * LANES + 1))
 def test_equals_torch_for_any_shape(shape, number):
     assert_as_torch(shape, *tensors(shape, number))

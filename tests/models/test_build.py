@@ -190,7 +190,7 @@ class TestOnesOwnModel:
             (
                 "net",
                 "fc",
-                'the head "fc" is no nn.Linear of this model. Its linear layers: 1, 3.',
+                'the head "fc" is not an nn.Linear of this model. Its linear layers: 1, 3.',
             ),
         ],
     )

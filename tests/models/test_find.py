@@ -157,17 +157,17 @@ def test_a_named_head_may_be_followed_by_anything(model: nn.Module) -> None:
         (
             HeadRegisteredFirst(),
             "fc",
-            'the head "fc" is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
+            'the head "fc" is not an nn.Linear of this model. Its linear layers: classifier, layers.1.',
         ),
         (
             HeadRegisteredFirst(),
             "layers",
-            'the head "layers" is no nn.Linear of this model. Its linear layers: classifier, layers.1.',
+            'the head "layers" is not an nn.Linear of this model. Its linear layers: classifier, layers.1.',
         ),
         (
             nn.Sequential(nn.Flatten(), CosineLinear(16, 3)),
             "1",
-            'the head "1" is no nn.Linear of this model. Its linear layers: none.',
+            'the head "1" is not an nn.Linear of this model. Its linear layers: none.',
         ),
         (
             HeadInside(),

@@ -285,7 +285,8 @@ class TestOddRuns:
         )
         text = page_of(path)
         assert "The model is saved without calibration." in text
-        assert "separability" not in drawn_ids(page_of(path, shutil.copytree(path, path.with_name("other"))))
+        two = draw(read_runs([path, shutil.copytree(path, path.with_name("other"))]))
+        assert "separability" not in {each.row.id for each in two}
         assert {"heads", "recall", "confusion", "norms", "tsne"} <= set(drawn_ids(text))
 
     def test_of_other_data_and_models(self, make_run: MakeRun) -> None:
@@ -411,7 +412,9 @@ class TestSize:
         assert 3_000_000 < len(text.encode()) <= 5_000_000
         assert f"t-SNE of {POINTS:,} test features, of which 2,000 are drawn" in text
 
-    @pytest.mark.parametrize("shape", [Shape(15, 15, 20), Shape(100, 100, 30)], ids=str)
+    @pytest.mark.parametrize(
+        "shape", [Shape(15, 15, 20), pytest.param(Shape(100, 100, 30), marks=pytest.mark.slow)], ids=str
+    )
     def test_ten_times_what_each_run_has_leaves_room(self, shape: Shape, tmp_path: Path) -> None:
         """Without values on hover, which give way; figures in which runs stand together are few."""
         together = {"lean", "accuracy", "loss", "cka", "time", "separability"}

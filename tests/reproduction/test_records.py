@@ -110,7 +110,7 @@ def test_a_damaged_record_is_one_clear_line(both, tmp_path, damage):
     path.write_text(json.dumps(parts))
     with pytest.raises(
         RunError,
-        match=r"record\.json is (no record of a run \(.*\)|damaged: .*)\. Record the run again, or update ccvr\.",
+        match=r"record\.json is (not a record of a run \(.*\)|damaged: .*)\. Record the run again, or update ccvr\.",
     ):
         read_record(path)
 
@@ -118,7 +118,7 @@ def test_a_damaged_record_is_one_clear_line(both, tmp_path, damage):
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", '{"format": {}}'])
 def test_what_is_no_record(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(RunError, match="is no record of a run"):
+    with pytest.raises(RunError, match="is not a record of a run"):
         read_record(tmp_path / "x.json")
 
 

@@ -327,7 +327,7 @@ def test_patterns_choose_cells():
 
 def test_a_pattern_that_matches_nothing_is_a_mistake():
     with pytest.raises(
-        UsageError, match=r'^--cells "cifar10-a0\.2-\*" is no cell of table1\. Did you mean "cifar10-a0\.'
+        UsageError, match=r'^--cells "cifar10-a0\.2-\*" is not a cell of table1\. Did you mean "cifar10-a0\.'
     ):
         chosen_cells([ITEMS["table1"]], ["cifar10-a0.1-*", "cifar10-a0.2-*"])
 

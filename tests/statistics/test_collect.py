@@ -312,7 +312,7 @@ def test_a_wrong_tap_and_a_wrong_head() -> None:
     x, y = samples("vectors")
     with pytest.raises(ModelError, match=r'^the tap "layer" of the model is none of its modules\. Did you mean'):
         gather(HeadRegisteredFirst(), [(x, y)], taps="layer")
-    with pytest.raises(ModelError, match=r'^the head "fc" is no nn.Linear of this model'):
+    with pytest.raises(ModelError, match=r'^the head "fc" is not an nn.Linear of this model'):
         gather(HeadRegisteredFirst(), [(x, y)], head="fc")
     with pytest.raises(ModelError, match=r"^no nn.Linear's output is the model's output"):
         gather(Dictionary(), [(x, y)])
@@ -468,7 +468,9 @@ def test_batches_that_are_no_pairs_of_tensors(batch, first):
     before = everything(model)
     with pytest.raises(StatisticsError) as caught:
         gather(model, [batch] if first else [(X, Y), batch])
-    assert str(caught.value) == "a batch is no pair of tensors (inputs, labels). Give batches as such pairs."
+    got = type(batch).__name__
+    said = f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs."
+    assert str(caught.value) == said
     assert everything(model) == before
 
 

@@ -33,7 +33,7 @@ def test_taps_in_a_list_are_taps_in_a_line():
 def test_what_is_no_request_is_refused(change):
     header = {"kind": "full", "transform": "none", "taps": "", "min_count": 0, **change}
     blob = tensors_to_bytes({"projection": torch.zeros(0, dtype=torch.uint8)}, format=FORMAT, **header)
-    with pytest.raises(StatisticsError, match="these bytes are no request for statistics"):
+    with pytest.raises(StatisticsError, match="these bytes are not a request for statistics"):
         Request.from_bytes(blob)
 
 

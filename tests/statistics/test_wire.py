@@ -23,7 +23,7 @@ from ccvr.statistics.source import Source
 from ccvr.statistics.wire import FORMAT, MAX_COUNT, payload_bytes
 
 laws = settings(deadline=None)
-many = settings(deadline=None, max_examples=1000)
+many = settings(deadline=None, max_examples=300)
 SOURCE = Source(model="abc", head="fc", taps=("conv1", "conv2"), transform="tukey:0.5")
 PROJECTION = Projection(torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 0.5, 7)
 
@@ -309,7 +309,7 @@ REFUSED = {
     "another kind": ({}, {"kind": "pooled"}, "3 of 5 classes with scatter of shape [3, 6]"),
     "unknown version": ({}, {"format": "ccvr-statistics/9"}, "the format is 'ccvr-statistics/9', this version reads"),
     "unknown transform": ({}, {"transform": "log"}, 'no feature transform "log"'),
-    "taps that are none": ({}, {"taps": [1]}, "a source that is no text"),
+    "taps that are none": ({}, {"taps": [1]}, "a source that is not text"),
     "negative withheld": ({}, {"withheld": -1}, "-1 samples withheld"),
     "negative class": ({"classes": torch.tensor([-1, 1, 4])}, {}, "classes [-1, 1, 4] of 5: outside"),
     "a class twice": ({"classes": torch.tensor([0, 1, 1])}, {}, "classes [0, 1, 1] of 5: outside, twice"),

@@ -148,7 +148,7 @@ def test_an_unknown_algorithm():
         ("fedavgm,momentum=1", "fedavgm: momentum is 1.0; give a number from 0 to below 1."),
         (
             "json:loads",
-            'algorithm "json:loads" is no dataclass that derives from Algorithm. Write it so (docs/extending.md).',
+            'algorithm "json:loads" is not a dataclass derived from Algorithm. Write it so (docs/extending.md).',
         ),
     ],
 )

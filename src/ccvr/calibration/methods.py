@@ -60,7 +60,7 @@ def require_deployable(label: str, methods: Mapping[str, str]) -> None:
     allowed = [name for name, method in methods.items() if not find_calibrator(method).raw] + [UNCALIBRATED]
     if label in allowed or label == SELECT:
         return
-    fact = "needs every client's raw features and cannot be deployed" if label in methods else "is no label"
+    fact = "needs every client's raw features and cannot be deployed" if label in methods else "is not a label"
     raise SpecError(f'calibration.deploy is "{label}", which {fact}. Choose one of: {", ".join(allowed)}.')
 
 

@@ -94,7 +94,7 @@ def require_valid_counts(candidates: Iterable[str], replies: Mapping[str, ClassC
             or correct.shape != total.shape
             or total.dim() != 1
         ):
-            raise CalibrationError(f'the counts of client {client} for "{name}" are no two lists of whole numbers.')
+            raise CalibrationError(f'the counts of client {client} for "{name}" are not two lists of whole numbers.')
         if (correct < 0).any() or (correct > total).any():
             raise CalibrationError(f'client {client} counts more right than there are, or below 0, for "{name}".')
         if (total > MAX_COUNT).any():

@@ -46,7 +46,7 @@ def find_class(table: Table[type[Method]], base: type[Method], name: str) -> typ
     cls = table[name]
     if not (isinstance(cls, type) and issubclass(cls, base) and dataclasses.is_dataclass(cls)):
         raise SpecError(
-            f'{table.kind} "{name}" is no dataclass that derives from {base.__name__}. Write it so (docs/extending.md).'
+            f'{table.kind} "{name}" is not a dataclass derived from {base.__name__}. Write it so (docs/extending.md).'
         )
     return cls
 

@@ -96,7 +96,7 @@ class RunFolder:
     provenance = _Part("provenance.json")
     partition = _Part("partition.safetensors")
     rounds = _Part("rounds.jsonl")
-    memories = _Part("memories")
+    client_states = _Part("memories")
     results = _Part("results.json")
     absent = _Part("missing.json")
     personal = _Part("personal.json")
@@ -148,7 +148,7 @@ class RunFolder:
             )
         foreign = sorted(entry.name for entry in self.path.iterdir() if entry.name not in OWN and entry.name[0] != ".")
         if foreign:
-            raise RunError(f'{self.path} holds "{foreign[0]}", which is no part of a run. Choose another --out.')
+            raise RunError(f'{self.path} holds "{foreign[0]}", which is not part of a run. Choose another --out.')
         with self.locked():
             pass  # no process writes it
 
@@ -217,7 +217,7 @@ class RunFolder:
             raise RunError(f"{self.rounds} cannot be read ({error}).") from error
         for number, record in enumerate(records, start=1):
             if not isinstance(record, dict) or not isinstance(record.get("round"), int):
-                raise RunError(f"line {number} of {self.rounds} is no record of a round. Delete the line.")
+                raise RunError(f"line {number} of {self.rounds} is not a record of a round. Delete the line.")
         return records
 
     def forget_rounds_after(self, round: int) -> None:

@@ -30,7 +30,7 @@ class Record:
             return cls(sha256=str(fields["sha256"]), recorded=str(fields["recorded"]))
         except (ValueError, LookupError, TypeError) as error:
             raise DataError(
-                f"{path} is no record of a checksum. Delete it; the next download writes a new one."
+                f"{path} is not a record of a checksum. Delete it; the next download writes a new one."
             ) from error
 
     def write(self, target: Path) -> None:

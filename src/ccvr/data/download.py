@@ -23,7 +23,7 @@ def download(name: str, root: Path | None = None, *, mirror: str | None = None) 
     if name.startswith(FOLDER) or not isinstance(source, Stored) or not source.urls:
         raise DataError(f'"{name}" is your own; there is no address to download it from.')
     if mirror is not None and not re.match(r"https?://[\w.-]+(:\d+)?(/|$)", mirror, re.ASCII):
-        raise DataError(f'the mirror "{mirror}" is no web address. Give one like https://example.org/folder.')
+        raise DataError(f'the mirror "{mirror}" is not a web address. Give one like https://example.org/folder.')
     return iter(()) if _is_right(name, source, root) else _download_all(source, root, mirror)
 
 

@@ -9,7 +9,7 @@ Absent = dict[str, dict[str, str]]
 
 def absent_now(engine: Engine) -> Absent:
     """All questions that this engine asked, also those that every client answered."""
-    asked = engine.missing().items()
+    asked = engine.absent().items()
     return {question: {str(client): why for client, why in clients.items()} for question, clients in asked}
 
 

@@ -137,7 +137,7 @@ def find_cka(subject: Subject) -> AnalysisResult:
     run, total = subject.run, len(subject.run.setup.kept)
     clients = np.unique(np.linspace(0, total - 1, min(total, MAX_CLIENTS)).round().astype(int)).tolist()
     models = []
-    for state in run.engine.local_models(run.state, clients, states=ClientStates(run.folder.memories)):
+    for state in run.engine.local_models(run.state, clients, states=ClientStates(run.folder.client_states)):
         models.append(Scratch(run.setup.fresh_model()).load(state))
     test = run.setup.dataset.test
     layers = cka_layers(models[0], test.first(2))

@@ -56,7 +56,7 @@ def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
     if isinstance(kept, dict) and kept.get("round") == state.round:
         found: ClientScores = kept["scores"]
     else:  # kept at once: clients on Flower cannot answer again after Flower's own run has ended
-        answers = run.engine.personal_scores(state, states=ClientStates(run.folder.memories))
+        answers = run.engine.personal_scores(state, states=ClientStates(run.folder.client_states))
         found = _client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
         run.folder.write_json(path, {"round": state.round, "scores": found})
     results["personal_accuracy"] = found

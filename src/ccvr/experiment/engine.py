@@ -54,7 +54,7 @@ class Engine(Protocol):
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
         """The counts of each client's own model, with the tensors that stayed with it, on its held-out part."""
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         """By what was asked, the clients that did not answer, and why; empty where all did."""
 
 
@@ -142,7 +142,7 @@ class LocalEngine:
                 for name, candidate in candidates.items()
             }
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         return {}  # a client that fails here ends the run
 
 

@@ -48,7 +48,7 @@ def head_from_bytes(blob: bytes) -> Head:
         return _head(*tensors_from_bytes(blob, format=HEAD_FORMAT))
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
-        raise ModelError(f"these bytes are no head of ours ({reason}).") from error
+        raise ModelError(f"these bytes are not a head of ours ({reason}).") from error
 
 
 def _head(header: dict[str, Any], tensors: Tensors) -> Head:
@@ -89,7 +89,7 @@ class Blueprint:
 def _dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name} is no type of numbers")
+        raise TypeError(f"{name} is not a type of numbers")
     return dtype
 
 

@@ -24,7 +24,7 @@ from ccvr.training.rounds import RoundState, first_state
 def train(run: OpenRun) -> Iterator[Started | RoundDone]:
     """Run the rounds that no checkpoint has, and leave the last state in the run's model."""
     folder, setup, model = run.folder, run.setup, run.model
-    spec, states = setup.spec, ClientStates(folder.memories)
+    spec, states = setup.spec, ClientStates(folder.client_states)
     state = reached = newest_state(folder, spec) or first_state(model, len(setup.kept), spec.training)
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)

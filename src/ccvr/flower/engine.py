@@ -119,7 +119,7 @@ class FlowerEngine:
         number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
         yield from ask_personal(self.federation, contents, number, owned)
 
-    def missing(self) -> dict[str, dict[int, str]]:
+    def absent(self) -> dict[str, dict[int, str]]:
         return self.federation.absent
 
     def _owned(self, partition: Partition) -> dict[int, Tensor]:

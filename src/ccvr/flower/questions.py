@@ -168,7 +168,7 @@ def _read_counts(
         found = [name.removeprefix("total/") for name in tensors if name.startswith("total/")]
         counts = {name: ClassCounts(tensors[f"correct/{name}"], tensors[f"total/{name}"]) for name in found}
     except (UnreadableTensors, KeyError) as error:
-        raise FederationError(f"these bytes are no counts ({error}).") from error
+        raise FederationError(f"these bytes are not counts ({error}).") from error
     require_valid_counts(names, counts, client)
     wrong = [name for name in names if counts[name].total.shape != (num_classes,)]
     if wrong or counts.keys() != names:

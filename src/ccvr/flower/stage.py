@@ -141,7 +141,7 @@ def calibrate(
 def _pair(model: nn.Module, example: Tensor) -> Tensor:
     """Two inputs on the model's device: some models cannot take a batch of one."""
     if not isinstance(example, Tensor) or not example.dim():
-        raise SpecError("the example is no tensor of inputs [B, …]. Give one of the shape that the model takes.")
+        raise SpecError("the example must be a tensor of inputs [B, …]. Give one of the shape that the model takes.")
     pair = example[:2] if len(example) > 1 else example.repeat(2, *[1] * (example.dim() - 1))
     return pair.to(next(model.parameters(), example).device)
 

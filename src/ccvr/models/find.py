@@ -91,4 +91,4 @@ def _require_linear(model: nn.Module, path: str) -> None:
     layers = _linears(model)
     if path not in layers:
         known = ", ".join(layers) or "none"
-        raise ModelError(f'the head "{path}" is no nn.Linear of this model. Its linear layers: {known}.')
+        raise ModelError(f'the head "{path}" is not an nn.Linear of this model. Its linear layers: {known}.')

@@ -100,7 +100,7 @@ class SplitModel(nn.Module):
         if head.taps:
             outside = [tap for tap in head.taps if not tap.startswith("backbone.")]
             if outside:
-                raise ModelError(f'the tap "{outside[0]}" is no layer of the backbone. Choose another layer.')
+                raise ModelError(f'the tap "{outside[0]}" is not a layer of the backbone. Choose another layer.')
             inside = [tap.removeprefix("backbone.") for tap in head.taps]
             if not isinstance(backbone, TappedBackbone) or backbone.taps != tuple(inside):
                 backbone = TappedBackbone(copy.deepcopy(backbone), inside)

@@ -106,7 +106,7 @@ def read_record(path: Path) -> RunFiles:
         )
     except (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise RunError(f"{path} is no record of a run ({why}). {REMEDY}") from error
+        raise RunError(f"{path} is not a record of a run ({why}). {REMEDY}") from error
     return run
 
 

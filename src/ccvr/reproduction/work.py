@@ -114,7 +114,7 @@ def chosen_cells(items: Sequence[Item], patterns: Sequence[str]) -> list[str]:
     known = list(dict.fromkeys(cell for item in items for cell in item.cells))
     for pattern in patterns:
         if not any(fnmatchcase(cell, pattern) for cell in known):
-            raise UsageError(f'--cells "{pattern}" is no cell of {_ids(items)}.{suggestion(pattern, known)}')
+            raise UsageError(f'--cells "{pattern}" is not a cell of {_ids(items)}.{suggestion(pattern, known)}')
     return [cell for cell in known if not patterns or any(fnmatchcase(cell, pattern) for pattern in patterns)]
 
 

@@ -132,7 +132,8 @@ def _pair(batch: object) -> tuple[Inputs, Tensor]:
     match batch:
         case (Tensor() | Mapping() as inputs, Tensor() as labels) if _are_tensors(inputs):
             return inputs, labels
-    raise StatisticsError("a batch is no pair of tensors (inputs, labels). Give batches as such pairs.")
+    got = type(batch).__name__
+    raise StatisticsError(f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs.")
 
 
 def _are_tensors(inputs: Inputs) -> bool:

@@ -103,11 +103,11 @@ class Request:
             projection = tensors["projection"].numpy().tobytes()
             request = cls(kind, transform, taps, _of_type(header, "min_count", int))
         except (UnreadableTensors, LookupError, TypeError) as error:
-            raise StatisticsError(f"these bytes are no request for statistics ({error}).") from error
+            raise StatisticsError(f"these bytes are not a request for statistics ({error}).") from error
         return request if not projection else replace(request, projection=Projection.from_bytes(projection))
 
 
 def _of_type(header: dict[str, Any], name: str, kind: type) -> Any:
     if type(header[name]) is not kind:
-        raise TypeError(f"{name} is {str(header[name])[:30]!r}, no {kind.__name__}")
+        raise TypeError(f"expected {name} as {kind.__name__}, got {str(header[name])[:30]!r}")
     return header[name]

@@ -258,7 +258,7 @@ def _require_covariances(found: Decoded) -> None:
 def _source(header: dict[str, Any]) -> Source:
     texts = [header["model"], header["head"], header["transform"], header.get("projection", ""), *header["taps"]]
     if not all(isinstance(text, str) and len(text) <= 1000 for text in texts) or len(texts) > 1000:
-        raise ValueError("a source that is no text")
+        raise ValueError("a source that is not text")
     FeatureTransform.parse(header["transform"])
     return Source(texts[0], texts[1], tuple(header["taps"]), texts[2], texts[3])
 

@@ -174,7 +174,7 @@ def test_a_file_that_is_no_picture(tree, file):
 def test_a_class_that_only_the_test_part_has(tree):
     save(tree / "test" / "wasp" / "0.png")
     assert refused(f"folder:{tree}") == (
-        f"{tree}/test/wasp is no class of the train part (ant, bee). Rename it or remove it."
+        f"{tree}/test/wasp is not a class of the train part (ant, bee). Rename it or remove it."
     )
 
 

@@ -31,7 +31,7 @@ def list_tree(part: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]
     for folder in _visible(part):
         if folder.is_dir() and folder.name not in labels:
             known = ", ".join(class_names[:10]) + (", ..." if len(class_names) > 10 else "")
-            raise DataError(f"{folder} is no class of the train part ({known}). Rename it or remove it.")
+            raise DataError(f"{folder} is not a class of the train part ({known}). Rename it or remove it.")
         if folder.is_dir():
             tree += [(file, labels[folder.name]) for file in _visible(folder)]
     return tree
