@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import SELECT, Calibration
@@ -20,14 +19,12 @@ from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import HeadScored, Noted
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
-from ccvr.experiment.setup import Setup
-from ccvr.experiment.statistics_cache import StatisticsCache
+from ccvr.experiment.statistics_cache import StatisticsCache, statistics_bytes
 from ccvr.experiment.train import newest_state, score_on_test
 from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.statistics.wire import payload_bytes
 from ccvr.training.algorithm import has_private
 from ccvr.training.client_state import ClientStates
 from ccvr.training.table import algorithm_of
@@ -84,24 +81,12 @@ def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun)
             "absent_classes": list(absent),
             **asdict(method),
             "seed": seed,
-            "bytes": _num_bytes(run.setup, given, min_count=getattr(method, "min_count", 0)),
+            "bytes": statistics_bytes(run.setup, given, min_count=getattr(method, "min_count", 0)),
             "seconds": round(seconds, 3),
         }
         scores = (score(fitted.head, features, len(names)) for features in test.read(run.model, fitted.head.taps))
         counts = sum(scores, start=ClassCounts.zeros(len(names)))
         yield replace(_score_head(results, calibration.label, fitted, run, counts, seconds=seconds), absent=absent)
-
-
-def _num_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, min_count: int) -> int:
-    """What all clients together would send: their features, or statistics of the classes not withheld."""
-    if not isinstance(given, ClassStatistics):
-        z, _ = given
-        return len(z) * (4 * z.shape[1] + 8)
-    present = (setup.label_counts >= max(min_count, 1)).sum(1).tolist()
-    sent = sum(payload_bytes(given.kind, number, given.num_features) for number in present)
-    if given.projection is not None:  # the first exchange
-        sent += sum(payload_bytes("diagonal", number, len(given.projection.mean)) for number in present)
-    return sent
 
 
 def _score_head(

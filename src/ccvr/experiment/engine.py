@@ -14,7 +14,7 @@ from torch import Tensor
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.run import RunFolder
 from ccvr.core.seeds import stream
-from ccvr.data.batches import TrainingSamples, in_order
+from ccvr.data.batches import TrainingSamples, epoch, in_order
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.setup import Setup
 from ccvr.models.heads import Head
@@ -27,20 +27,33 @@ from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import personal_model, private_part
 from ccvr.training.messages import Client
-from ccvr.training.rounds import RoundState, federate, sent_state
+from ccvr.training.moments import moment_sums
+from ccvr.training.rounds import Revise, RoundState, federate, sent_state
 from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne, Trainer
 from ccvr.training.workers import Workers
 
 
+def client_moments(model: SplitModel, setup: Setup, client: int, *, round: int) -> Tensors:
+    """One client's sums for batch normalisation, from its training samples as they are, in random batches."""
+    rng = stream(setup.spec.seed, "moments", client=client, round=round)
+    samples, own = TrainingSamples(setup.dataset.train), setup.kept.shards[client]
+    return moment_sums(model, epoch(samples, own, setup.spec.training.batch_size, rng=rng))
+
+
 class Engine(Protocol):
     """Clients at work, wherever they are."""
 
-    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
-        """Train; the state after each round."""
+    def rounds(
+        self, model: SplitModel, *, states: ClientStates, resume: RoundState | None, revise: Revise | None = None
+    ) -> Iterator[RoundState]:
+        """Train; the state after each round, as ``revise`` leaves it."""
 
     def statistics(self, model: SplitModel, request: Request) -> Iterator[ClassStatistics]:
         """Each client's class statistics under the global model."""
+
+    def moments(self, model: SplitModel, clients: Sequence[int], *, round: int) -> Iterator[Tensors]:
+        """Some clients' sums of what enters batch normalisation in the global model, in their order."""
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         """All clients' features and labels: raw data, for the oracles of a simulation."""
@@ -64,7 +77,9 @@ class LocalEngine:
 
     setup: Setup
 
-    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(
+        self, model: SplitModel, *, states: ClientStates, resume: RoundState | None, revise: Revise | None = None
+    ) -> Iterator[RoundState]:
         clients, spec = self.clients(), self.setup.spec
         with self._trainer(clients, states) as trainer:
             yield from federate(
@@ -76,6 +91,7 @@ class LocalEngine:
                 resume=resume,
                 trainer=trainer,
                 unlabelled=self.setup.unlabelled,
+                revise=revise,
             )
 
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
@@ -124,6 +140,10 @@ class LocalEngine:
         for client, features in enumerate(self._store.read(model, source.taps)):
             rng = stream(self.setup.spec.seed, purpose, client=client)
             yield fold(features, self.setup.dataset.num_classes, request, source, rng=rng)
+
+    def moments(self, model: SplitModel, clients: Sequence[int], *, round: int) -> Iterator[Tensors]:
+        for client in clients:
+            yield client_moments(model, self.setup, client, round=round)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         parts = [batch for features in self._store.read(model, ()) for batch in features]

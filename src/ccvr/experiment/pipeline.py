@@ -21,6 +21,7 @@ from ccvr.experiment.engine import Engine, LocalEngine, OpenRun
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, Noted
 from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.revise import require_revisable
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
@@ -55,7 +56,9 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
 
 def _decided(setup: Setup) -> Setup:
     """The same with the step that trains decided."""
-    return replace(setup, spec=decided(setup.spec, setup.fresh_model()))
+    model = setup.fresh_model()
+    require_revisable(setup.spec, model)
+    return replace(setup, spec=decided(setup.spec, model))
 
 
 def require_names(spec: Spec) -> None:

@@ -139,7 +139,8 @@ def training_settings(spec: Spec) -> dict[str, Any]:
     fields = flat(asdict(spec))  # with what is None, which plain() leaves out
     fields["training.algorithm"] = canonical(spec.training.algorithm)
     fields["training.server"] = canonical(spec.training.server)
-    return {name: value for name, value in fields.items() if not name.startswith(FREE)}
+    between = {"calibration.every": spec.calibration.every, "calibration.between": spec.calibration.between_method}
+    return {name: value for name, value in fields.items() if not name.startswith(FREE)} | between
 
 
 def to_toml(spec: Spec) -> str:

@@ -13,9 +13,11 @@ from ccvr.core.errors import StatisticsError
 from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
+from ccvr.experiment.setup import Setup
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
+from ccvr.statistics.wire import payload_bytes
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,15 @@ def _name(request: Request) -> str:
     """A file name that tells requests apart."""
     name = re.sub(r"[^\w.+-]", "-", "_".join([request.kind, *request.details]))
     return name if len(name) <= 100 else hashlib.sha256(name.encode()).hexdigest()
+
+
+def statistics_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor], *, min_count: int) -> int:
+    """What all clients together would send: their features, or statistics of the classes not withheld."""
+    if not isinstance(given, ClassStatistics):
+        z, _ = given
+        return len(z) * (4 * z.shape[1] + 8)
+    present = (setup.label_counts >= max(min_count, 1)).sum(1).tolist()
+    sent = sum(payload_bytes(given.kind, number, given.num_features) for number in present)
+    if given.projection is not None:  # the first exchange
+        sent += sum(payload_bytes("diagonal", number, len(given.projection.mean)) for number in present)
+    return sent

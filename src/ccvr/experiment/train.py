@@ -12,6 +12,7 @@ from ccvr.data.batches import in_order
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import RoundDone, Started
+from ccvr.experiment.revise import reviser
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
 from ccvr.models.scoring import ClassCounts, score
@@ -29,7 +30,7 @@ def train(run: OpenRun) -> Iterator[Started | RoundDone]:
     folder.forget_rounds_after(reached.round)
     yield Started(reached.round, spec.training.rounds, setup.label_counts.tolist(), setup.dataset.class_names)
     started = time.perf_counter()
-    for state in run.engine.rounds(model, states=states, resume=reached):
+    for state in run.engine.rounds(model, states=states, resume=reached, revise=reviser(run)):
         last = state.round == spec.training.rounds
         state.load_into(model)
         counts = score_on_test(model, setup) if last or state.round % spec.training.evaluate_every == 0 else None
@@ -93,4 +94,5 @@ def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float)
         "loss": None if counts is None else counts.mean_loss,
         "seconds": seconds,
         "clients": clients,
+        **({"revision_bytes": state.revision_bytes} if state.revision_bytes else {}),
     }

@@ -12,20 +12,23 @@ from flwr.clientapp import ClientApp
 from ccvr.core.errors import FederationError, RunError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import in_order
-from ccvr.experiment.engine import LocalEngine
+from ccvr.experiment.engine import LocalEngine, client_moments
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import from_toml
 from ccvr.flower.client import answering
 from ccvr.flower.messages import array_of, blob_of, pack, setting_of
 from ccvr.flower.questions import (
     HELLO,
+    MOMENTS,
     OWN,
     PERSONAL,
     SCORES,
     STATISTICS,
+    answer_moments,
     answer_scores,
     answer_statistics,
     counts_answer,
+    load_state,
 )
 from ccvr.flower.results import result_bytes, sent_from_bytes
 from ccvr.models.scoring import score
@@ -121,6 +124,14 @@ def statistics(message: Message, context: Context) -> RecordDict:
     home = home_of(message)
     own = home.setup.kept.shards[number_of(context)]
     return answer_statistics(home.scratch.model, in_order(home.setup.dataset.train, own), message.content)
+
+
+@app.query(MOMENTS)
+@answering
+def moments(message: Message, context: Context) -> RecordDict:
+    home, round = home_of(message), setting_of(message.content, "round", int)
+    load_state(home.scratch.model, blob_of(message.content, "state"))
+    return answer_moments(client_moments(home.scratch.model, home.setup, number_of(context), round=round))
 
 
 @app.query(SCORES)

@@ -11,24 +11,26 @@ from torch import Tensor
 
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
-from ccvr.data.batches import TrainingSamples
+from ccvr.data.batches import Batch, TrainingSamples
 from ccvr.data.partition import Partition
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, to_toml
 from ccvr.flower.federation import Federation, connected, needed_of
 from ccvr.flower.messages import blob_of, pack, setting_of
-from ccvr.flower.questions import HELLO, ask_personal, ask_scores, ask_statistics, expected, state_bytes
+from ccvr.flower.questions import HELLO, ask_moments, ask_personal, ask_scores, ask_statistics, expected, state_bytes
 from ccvr.flower.results import result_from_bytes, sent_bytes
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.split import SplitModel
+from ccvr.models.state import Tensors
 from ccvr.models.taps import TappedBackbone
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalResult
-from ccvr.training.rounds import RoundState, federate, sent_state
+from ccvr.training.moments import moment_sums
+from ccvr.training.rounds import Revise, RoundState, federate, sent_state
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
 
@@ -69,7 +71,9 @@ class FlowerEngine:
         federation = Federation(grid, {k: clients.get(k) for k in range(number)}, spec.quorum, spec.timeout)
         return cls(setup, federation, simulated)
 
-    def rounds(self, model: SplitModel, *, states: ClientStates, resume: RoundState | None) -> Iterator[RoundState]:
+    def rounds(
+        self, model: SplitModel, *, states: ClientStates, resume: RoundState | None, revise: Revise | None = None
+    ) -> Iterator[RoundState]:
         data = TrainingSamples(self.setup.dataset.train)  # not augmented: no client trains here
         clients = [Client(number, data, shard) for number, shard in enumerate(self.setup.trained_on)]
         spec = self.setup.spec
@@ -82,6 +86,7 @@ class FlowerEngine:
             resume=resume,
             trainer=self,
             unlabelled=self.setup.unlabelled,
+            revise=revise,
         )
 
     def train(
@@ -102,6 +107,14 @@ class FlowerEngine:
         about = f" ({', '.join(request.details)})" if request.details else ""
         asked = replace(self.federation, about=about)
         yield from ask_statistics(asked, self._state(model), request, like, owned, spec=self._spec)
+
+    def moments(self, model: SplitModel, clients: Sequence[int], *, round: int) -> Iterator[Tensors]:
+        example, shards = self.setup.dataset.train.first(2), self.setup.kept.shards
+        pair = moment_sums(model, [Batch(example, torch.zeros(2, dtype=torch.int64))])
+        content = pack({"state": state_bytes(model.state_dict())}, spec=self._spec, round=round)
+        owned = {client: len(shards[client]) for client in clients}
+        one = {name: tensor / 2 for name, tensor in pair.items()}
+        yield from ask_moments(self.federation, dict.fromkeys(clients, content), one, owned, round=round)
 
     def features(self, model: SplitModel) -> tuple[Tensor, Tensor]:
         if not self.simulated:

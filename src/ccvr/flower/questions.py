@@ -23,8 +23,10 @@ from ccvr.statistics.collect import Batches, collect_request, read_features
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.wire import MAX_COUNT, payload_bytes
+from ccvr.training.moments import require_sums
 
 HELLO, STATISTICS, SCORES, PERSONAL = "ccvr_hello", "ccvr_statistics", "ccvr_scores", "ccvr_personal"
+MOMENTS = "ccvr_moments"
 """Flower's names for the queries; the first asks a node which client it is."""
 ROOM = 10**9
 """Bytes of statistics that may wait at the SuperLink, which keeps them in memory or in one busy file."""
@@ -32,7 +34,7 @@ Owned = Mapping[int, Tensor]
 """By client, the most samples of each class that it can have, [C]: by the partition, or by the user's limit."""
 OWN = "own"
 """The name of a client's own model among its counts."""
-STATE, COUNTS = "ccvr-state/1", "ccvr-counts/1"
+STATE, COUNTS, SUMS = "ccvr-state/1", "ccvr-counts/1", "ccvr-moments/1"
 """Formats of bytes."""
 
 
@@ -130,6 +132,32 @@ def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *
         head=setting_of(content, "head", str, ""),
     )
     return pack({"statistics": statistics.to_bytes()})
+
+
+# --- moments of normalisation -----------------------------------------------------------------------------------------
+
+
+def ask_moments(
+    federation: Federation, contents: Mapping[int, RecordDict], one: Tensors, owned: Mapping[int, int], *, round: int
+) -> Iterator[Tensors]:
+    """The sums of each client for batch normalisation, in the order of ``contents``.
+
+    ``one`` are those of a single sample; sums of other layers, or of more samples than are ``owned``, are refused.
+    """
+
+    def read(client: int, answer: RecordDict) -> Tensors:
+        try:
+            _, sums = tensors_from_bytes(blob_of(answer, "moments"), format=SUMS)
+        except UnreadableTensors as error:
+            raise FederationError(f"these bytes are no moments ({error}).") from error
+        require_sums(sums, one, owned[client])
+        return sums
+
+    return federation.ask(f"moments after round {round}", f"query.{MOMENTS}", contents, read, in_order=True)
+
+
+def answer_moments(sums: Tensors) -> RecordDict:
+    return pack({"moments": tensors_to_bytes(sums, format=SUMS)})
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

@@ -20,3 +20,16 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         model.train(model_was)  # a module may do more than set its flag, as LoRA layers do; the flags follow
         for module, mode in modes:
             module.training = mode
+
+
+@contextmanager
+def buffers_kept(model: nn.Module) -> Iterator[None]:
+    """The buffers as they were, also of a model that changes them in eval mode."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                if name in before and not torch.equal(buffer, before[name]):
+                    buffer.copy_(before[name])

@@ -42,6 +42,7 @@ class ArmRun:
         deployed, personal = rows.get(run.deployed, {}), run.results.get("personal_accuracy")
         clients = [client for each in run.rounds for client in each.get("clients", ())]
         moved = sum(client.get(way, 0) for client in clients for way in ("bytes_down", "bytes_up"))
+        moved += sum(each.get("revision_bytes", 0) for each in run.rounds)
         trained = sum(each.get("seconds") or 0.0 for each in run.rounds)
         return cls(
             seed=int(run.spec.get("seed", 0)),

@@ -4,7 +4,7 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from ccvr.core.errors import StatisticsError
 from ccvr.kernels.inputs import Inputs, each, on, tensors_of
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
-from ccvr.models.modes import evaluating
+from ccvr.models.modes import buffers_kept, evaluating
 from ccvr.models.random_features import Projection
 from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
@@ -71,7 +71,7 @@ def collect_request(
 
 def source_of(model: nn.Module, inputs: Inputs, request: Request, *, head: str | None = None) -> Source:
     """Where the features of a request come from; one of the inputs [B, …] is shown to the model to find its layers."""
-    with evaluating(model), _buffers_kept(model):
+    with evaluating(model), buffers_kept(model):
         example = on(_device(model), each(lambda x: torch.cat([x[:1], x[:1]]), inputs))  # [1, …] is no batch
         path = find_head(model, example, head or "")
         taps = find_taps(model, path, example, request.taps)
@@ -104,24 +104,11 @@ def read_features(
 ) -> Generator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
     device = _device(model)
-    with _buffers_kept(model):
+    with buffers_kept(model):
         for inputs, labels in map(_pair, batches):
             with evaluating(model), reading(model, head, taps) as features:
                 z = features(on(device, inputs)).cpu()
             yield z, labels.cpu()
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    """The buffers as they were, also of a model that changes them in eval mode."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in before and not torch.equal(buffer, before[name]):
-                    buffer.copy_(before[name])
 
 
 def _device(model: nn.Module) -> torch.device:

@@ -27,7 +27,7 @@ class ServerContext:
     build: Callable[[], SplitModel]
     """Makes a model of the run's shape."""
     buffers: str = "average"
-    """What becomes of buffers: ``average``, or those of the round's ``largest`` client (training.buffers)."""
+    """What becomes of buffers (training.buffers): those of the round's ``largest`` client, or else the average."""
     unlabelled: Inputs | None = None
     """Samples without labels, where the spec gives any (data.unlabelled), as a data set has them."""
     averaging: Average | None = None
@@ -49,7 +49,7 @@ class ServerContext:
             buffers.add(result.buffers, result.num_examples)
             if result.num_examples > most:
                 most, largest = result.num_examples, result.buffers
-        return ModelState(parameters.result(), buffers.result() if self.buffers == "average" else copied(largest))
+        return ModelState(parameters.result(), copied(largest) if self.buffers == "largest" else buffers.result())
 
 
 @dataclass(frozen=True)

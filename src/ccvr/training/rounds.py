@@ -1,7 +1,7 @@
 """The rounds of federated training, one state per round."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -43,6 +43,8 @@ class RoundState:
     client_rounds: Mapping[int, int]
     """The round in which each client last wrote its state."""
     clients: tuple[ClientReport, ...] = field(default=(), compare=False)
+    revision_bytes: int = field(default=0, compare=False)
+    """What passed, down and up, to revise the model after the round."""
 
     @property
     def model(self) -> ModelState:
@@ -51,6 +53,10 @@ class RoundState:
     def load_into(self, model: SplitModel) -> SplitModel:
         model.load_state_dict(self.parameters | self.buffers)
         return model
+
+
+Revise = Callable[[RoundState], RoundState]
+"""Changes the state after a round, before anybody sees it."""
 
 
 def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[IntArray]:
@@ -94,11 +100,12 @@ def federate(
     resume: RoundState | None = None,
     trainer: Trainer | None = None,
     unlabelled: Inputs | None = None,
+    revise: Revise | None = None,
 ) -> Iterator[RoundState]:
     """Yield the state after each round, from the first or from the one after ``resume``. ``model`` is scratch space.
 
     Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``. ``unlabelled``
-    samples are for the server's part of a round.
+    samples are for the server's part of a round. ``revise`` may change the state after each round.
     """
     algorithm = algorithm_of(spec)
     trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
@@ -122,6 +129,7 @@ def federate(
             {**state.client_rounds, **client_rounds},
             tuple(reports),
         )
+        state = revise(state) if revise else state
         yield state
 
 

@@ -28,8 +28,9 @@ class TrainingSpec:
     """Normalise the head's rows, in training and at inference."""
     clsprox: float = 0.0
     """Weight of the proximal term on the head alone; 0 is off."""
-    buffers: Literal["average", "largest"] = "average"
-    """BatchNorm's moments: averaged with the weights, or those of the round's largest client."""
+    buffers: Literal["average", "largest", "reestimated", "reestimated-at-end"] = "average"
+    """BatchNorm's moments: averaged with the weights; those of the round's largest client; or reestimated: the clients
+    pass their samples through the new model and send sums, after every round or only after the last."""
     step: Literal["auto", "halide", "torch"] = "auto"
     """What runs the steps: halide, compiled kernels for small convolutions (ccvr[fast]); torch; or auto, which is
     halide where that is installed and suits the model. A run keeps what auto became; one without it ran on torch."""
