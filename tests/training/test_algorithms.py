@@ -79,7 +79,7 @@ def test_the_algorithms_differ(clients, tmp_path):
         assert all((first - second).abs().max() > 1e-4 for second in weights[index + 1 :])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [each for each in ALGORITHMS if each != "fedbn"])  # needs another model
 def test_every_algorithm_trains(name, clients, tmp_path):
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=3, batch_size=8, lr=0.1)
     first, last = federate(small_model(), clients, spec, seed=1, states=ClientStates(tmp_path))

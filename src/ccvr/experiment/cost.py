@@ -21,13 +21,14 @@ from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
 from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
+from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client
 from ccvr.training.rounds import first_state, sent_state
 from ccvr.training.table import algorithm_of, find_algorithm
+from ccvr.training.trainer import scratch_of
 
 SLOW_STEP = 0.25
 """Seconds of a step from which on single steps are timed."""
@@ -65,13 +66,13 @@ def estimate(spec: Spec) -> Cost:
     model = _model(spec, size)
     samples, cohort = training_samples(spec), _cohort(spec)
     state = num_bytes(parameters_of(model), buffers_of(model))
-    sent = sent_state(first_state(model, spec.partition.num_clients, spec.training), spec.training)
+    sent = sent_state(first_state(model, spec.partition.num_clients, spec.training), spec.training, model)
     return Cost(
         samples=samples,
         seconds=samples * _seconds_per_sample(spec, model, size) / _at_once(spec),
         step=decided(spec, model).training.step,
         model_bytes=state,
-        traffic_bytes=2 * sent.model_bytes * cohort * spec.training.rounds,
+        traffic_bytes=(2 * sent.model_bytes + num_bytes(sent.broadcast)) * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
     )
 
@@ -165,9 +166,9 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, size: Extent) -> float:
     """
     now = time.thread_time if spec.threads == 1 and spec.device == "cpu" else time.perf_counter
     training = replace(spec.training, local_epochs=1, batch_size=min(spec.training.batch_size, 32))
-    sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
+    sent = sent_state(first_state(model, spec.partition.num_clients, training), training, model)
     algorithm = algorithm_of(training)
-    scratch = Scratch(model, algorithm.is_private)
+    scratch = scratch_of(model, training)
     samples = Samples(size.inputs, torch.arange(num_rows(size.inputs)) % size.num_classes)
     data = TrainingSamples.prepare(samples, ShiftAndMirror() if spec.data.augment else None)
 

@@ -9,13 +9,27 @@ from ccvr.core.errors import SpecError
 from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
+from ccvr.training.algorithms.clusters import Ifca
 from ccvr.training.algorithms.drift import FedAvg, FedProx
 from ccvr.training.algorithms.features import Moon
+from ccvr.training.algorithms.personal import FedBn, FedPer, FedRep, LgFedAvg, PerFedAvg
 from ccvr.training.algorithms.servers import FedAvgM
 from ccvr.training.spec import TrainingSpec
 
 ALGORITHMS: Table[type[Algorithm]] = Table(
-    "algorithm", {"fedavg": FedAvg, "fedprox": FedProx, "fedavgm": FedAvgM, "moon": Moon}
+    "algorithm",
+    {
+        "fedavg": FedAvg,
+        "fedprox": FedProx,
+        "fedavgm": FedAvgM,
+        "moon": Moon,
+        "fedper": FedPer,
+        "lg-fedavg": LgFedAvg,
+        "fedbn": FedBn,
+        "fedrep": FedRep,
+        "per-fedavg": PerFedAvg,
+        "ifca": Ifca,
+    },
 )
 
 
