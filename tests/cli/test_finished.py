@@ -57,7 +57,7 @@ class TestShow:
 
     def test_the_clients_own_models(self, own: Path, ccvr: Command) -> None:
         folder = RunFolder(own)
-        line = "each client's own model on its held-out samples: mean 81.25 %, worst 40.00 %"
+        line = "each client's own model under its label mix: mean 81.25 %, worst 40.00 %"
         assert "own model" not in ccvr("show", own)[1]
         scores: ClientScores = {"mean": 81.25, "worst": 40.0, "p10": 50.0}
         folder.write_results({**folder.read_results(), "personal_accuracy": scores})

@@ -41,28 +41,37 @@ def test_personal_accuracy_is_that_of_the_global_body_under_each_client_s_head(t
     state = newest_state(RunFolder(tmp_path / "run"), SPEC)
     model, found = setup.fresh_model().eval(), []
     assert set(state.client_rounds) == set(range(4)), "with three of four clients a round, all have trained"
-    for client, shard in enumerate(setup.held_out.shards):
+    test = setup.dataset.test
+    for client, mix in enumerate(setup.label_counts):
         kept = states.read(client, state.client_rounds[client])
         private = {name.removeprefix("private/"): tensor for name, tensor in kept.items()}
         assert set(private) == {"head.weight", "head.bias"}
         model.load_state_dict({**state.parameters, **state.buffers, **private})
         with torch.no_grad():
-            hits = model(setup.dataset.train.inputs[shard]).argmax(1) == setup.dataset.train.labels[shard]
-        found.append(100 * hits.double().mean().item())
-    assert results["personal_accuracy"] == {
-        "mean": round(np.mean(found), 4),
-        "worst": round(min(found), 4),
-        "p10": round(float(np.percentile(found, 10)), 4),
-    }
-    assert results["personal_accuracy"]["mean"] > results["validation_accuracy"]["uncalibrated"]
+            hits = (model(test.inputs).argmax(1) == test.labels).double()
+        weight = torch.from_numpy(mix / np.bincount(test.labels, minlength=10))[test.labels]
+        found.append(100 * (weight @ hits / weight.sum()).item())
+    expected = {"mean": np.mean(found), "worst": min(found), "p10": np.percentile(found, 10)}
+    assert results["personal_accuracy"] == pytest.approx(expected, abs=1e-4)
+    assert results["personal_accuracy"]["mean"] > results["client_accuracy"]["uncalibrated"]["mean"]
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
 
 
-def test_without_held_out_samples_a_note_says_how_to_score_them(tmp_path):
+def test_own_models_need_no_held_out_samples(tmp_path):
     events = list(start(replace(SPEC, data=DataSpec()), tmp_path / "run"))
     notes = [event.text for event in events if isinstance(event, Noted)]
-    assert any("set data.validation" in note for note in notes)
-    assert "personal_accuracy" not in events[-1].results
+    assert any("has those of the start" in note for note in notes)
+    assert "personal_accuracy" in events[-1].results
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "per-fedavg"])
+def test_who_has_a_model_of_its_own(algorithm, tmp_path):
+    events = list(start(replace(SPEC, training=replace(TRAINING, algorithm=algorithm)), tmp_path / "run"))
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    assert ("personal_accuracy" in events[-1].results) == (algorithm != "fedavg")
+    sizes = [each.get("cluster_sizes") for each in RunFolder(tmp_path / "run").read_rounds()]
+    assert all(sum(each) == 3 for each in sizes) if algorithm == "ifca" else set(sizes) == {None}
+    assert any("cluster_sizes after the last round" in note for note in notes) == (algorithm == "ifca")
 
 
 @dataclass(frozen=True)

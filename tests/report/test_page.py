@@ -119,7 +119,7 @@ class TestNumbers:
         assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page(runs, [])
 
     def test_the_clients_own_models_where_the_run_has_them(self, one: str, make_run: MakeRun) -> None:
-        line = "Each client's own model on its held-out samples: mean 81.25 %, worst 40.00 %"
+        line = "Each client's own model under its label mix: mean 81.25 %, worst 40.00 %"
         scores = {"mean": 81.25, "worst": 40.0, "p10": 50.0}
         assert line in page_of(make_run(said=results(personal_accuracy=scores), analyzed=False))
         assert "Each client's own model" not in one

@@ -56,7 +56,7 @@ def test_the_algorithms_differ(clients, tmp_path):
         assert all((first - second).abs().max() > 1e-4 for second in weights[index + 1 :])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [each for each in ALGORITHMS if each != "fedbn"])  # needs another model
 def test_every_algorithm_trains(name, clients, tmp_path):
     # Four rounds: scaffold corrects no gradient in the first, so clients then end nearer to their own minima.
     spec = TrainingSpec(algorithm=name, rounds=4, local_epochs=3, batch_size=8, lr=0.1)

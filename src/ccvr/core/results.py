@@ -47,7 +47,7 @@ class Results(TypedDict):
     missing: NotRequired[dict[str, dict[str, str]]]
     """Question → absent client → reason."""
     personal_accuracy: NotRequired[ClientScores]
-    """Each client's own model on its held-out samples."""
+    """Each client's own model on the test set under its label mix."""
     shared: NotRequired[SharedSamples]
     """Only where clients share samples (data.shared)."""
 

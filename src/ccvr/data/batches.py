@@ -21,6 +21,11 @@ class Batch(NamedTuple):
     inputs: Inputs | Crops
     labels: Tensor
 
+    def rows(self, rows: slice) -> "Batch":
+        """Some samples of it."""
+        inputs = self.inputs.rows(rows) if isinstance(self.inputs, Crops) else rows_of(self.inputs, rows)
+        return Batch(inputs, self.labels[rows])
+
 
 @dataclass(frozen=True)
 class TrainingSamples:

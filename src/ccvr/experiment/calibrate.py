@@ -1,7 +1,7 @@
 """The calibrations of a run: fit, keep, score, deploy."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -25,7 +25,6 @@ from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.training.algorithm import has_private
 from ccvr.training.client_state import ClientStates
 from ccvr.training.table import algorithm_of
 
@@ -37,27 +36,28 @@ def score_trained(results: Results, run: OpenRun) -> HeadScored:
 
 
 def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
-    """Score each client's own model on its held-out part, where tensors stay with clients."""
-    spec = run.setup.spec
+    """Score each client's own model on the test set under the client's label mix, where clients have such models."""
+    spec, algorithm = run.setup.spec, algorithm_of(run.setup.spec.training)
     state = newest_state(run.folder, spec)
-    if state is None or not has_private(algorithm_of(spec.training), state.model):
+    if state is None:
         return
-    if not spec.data.validation:
-        yield Noted(
-            "some tensors stay with the clients, and the global model has those of the start; set data.validation, "
-            "for example 0.15, to score each client's own model"
-        )
+    for name, value in algorithm.report(state.server).items():
+        yield Noted(f"{name} after the last round: {value}")
+    private = algorithm.private_names(run.model)
+    if not (private or algorithm.adapts()):
         return
+    if private:
+        yield Noted("some tensors stay with the clients; the global model, which is calibrated, has those of the start")
     path = run.folder.personal
     kept = run.folder.read_json(path, "Delete it to score again.") if path.is_file() else {}
     if isinstance(kept, dict) and kept.get("round") == state.round:
         found: ClientScores = kept["scores"]
     else:  # kept at once: clients on Flower cannot answer again after Flower's own run has ended
         answers = run.engine.personal_scores(state, states=ClientStates(run.folder.client_states))
-        found = _client_scores(np.array([counts.accuracy for counts in answers if counts.total.any()]))
+        found = personal_accuracy(answers, run.setup.label_counts)
         run.folder.write_json(path, {"round": state.round, "scores": found})
     results["personal_accuracy"] = found
-    yield Noted(f"each client's own model on its held-out samples: mean {found['mean']} %, worst {found['worst']} %")
+    yield Noted(f"each client's own model under its label mix: mean {found['mean']} %, worst {found['worst']} %")
 
 
 def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun) -> Iterator[HeadScored]:
@@ -104,12 +104,24 @@ def _score_head(
 
 
 def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> ClientScores:
-    """Accuracy under each client's own label mix, Σ_c p_kc recall_c; classes without test samples are left out."""
+    """Accuracy under each client's own label mix, over clients."""
+    return _client_scores(own_mix_accuracy(counts, label_counts))
+
+
+def own_mix_accuracy(counts: ClassCounts, label_counts: IntArray) -> Array:
+    """Σ_c p_kc recall_c for each client, in percent, without classes of no test samples and clients of these alone."""
     total = counts.total.numpy()
     recall = counts.correct.numpy() / np.maximum(total, 1)
     weights = label_counts * (total > 0)
     mixes = weights[weights.sum(1) > 0]
-    return _client_scores(100 * (mixes @ recall) / mixes.sum(1))
+    accuracies: Array = 100 * (mixes @ recall) / mixes.sum(1)
+    return accuracies
+
+
+def personal_accuracy(answers: Iterable[tuple[int, ClassCounts]], label_counts: IntArray) -> ClientScores:
+    """Accuracy of each client's own counts on the test set under its own label mix."""
+    found = [own_mix_accuracy(counts, label_counts[[client]]) for client, counts in answers]
+    return _client_scores(np.concatenate([np.zeros(0), *found]))
 
 
 def _client_scores(accuracies: Array) -> ClientScores:

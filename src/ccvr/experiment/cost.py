@@ -21,13 +21,14 @@ from ccvr.models.build import build_model
 from ccvr.models.modes import evaluating
 from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, buffers_of, num_bytes, parameters_of
+from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, LocalResult
 from ccvr.training.rounds import first_state, sent_state
 from ccvr.training.table import algorithm_of, find_algorithm
+from ccvr.training.trainer import scratch_of
 
 SLOW_STEP = 0.25
 """Seconds of a step from which on single steps are timed."""
@@ -194,9 +195,9 @@ def _seconds_per_sample(spec: Spec, model: SplitModel, size: Extent) -> float:
 def _trained(spec: Spec, model: SplitModel, size: Extent) -> Callable[[int], LocalResult]:
     """Trains one client for so many steps, as the spec says."""
     training = replace(spec.training, local_epochs=1, batch_size=_batch_size(spec))
-    sent = sent_state(first_state(model, spec.partition.num_clients, training), training)
+    sent = sent_state(first_state(model, spec.partition.num_clients, training), training, model)
     algorithm = algorithm_of(training)
-    scratch = Scratch(model, algorithm.is_private)
+    scratch = scratch_of(model, training)
     samples = Samples(size.inputs, torch.arange(num_rows(size.inputs)) % size.num_classes)
     data = TrainingSamples.prepare(samples, ShiftAndMirror() if spec.data.augment else None)
 

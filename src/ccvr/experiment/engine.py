@@ -20,17 +20,16 @@ from ccvr.experiment.setup import Setup
 from ccvr.models.heads import Head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors
+from ccvr.models.state import Tensors
 from ccvr.statistics.collect import fold, source_of
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import personal_model, private_part
+from ccvr.training.local import private_part
 from ccvr.training.messages import Client
 from ccvr.training.moments import moment_sums
 from ccvr.training.rounds import Revise, RoundState, federate, sent_state
-from ccvr.training.table import algorithm_of
-from ccvr.training.trainer import OneByOne, Trainer
+from ccvr.training.trainer import OneByOne, Trainer, scratch_of
 from ccvr.training.workers import Workers
 
 
@@ -64,8 +63,8 @@ class Engine(Protocol):
         All heads at once: who answers, and in which order, may differ from one question to the next.
         """
 
-    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
-        """The counts of each client's own model, with the tensors that stayed with it, on its held-out part."""
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, ClassCounts]]:
+        """Each client, and the counts on the test set of its own model: what the algorithm makes of a state there."""
 
     def absent(self) -> dict[str, dict[int, str]]:
         """By what was asked, the clients that did not answer, and why; empty where all did."""
@@ -94,27 +93,32 @@ class LocalEngine:
                 revise=revise,
             )
 
-    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
-        training, train = self.setup.spec.training, self.setup.dataset.train
-        scratch = Scratch(self.setup.fresh_model(), algorithm_of(training).is_private)
-        sent = sent_state(state, training)
-        for client, shard in enumerate(self.setup.held_out.shards):
-            own = states.read(client, state.client_rounds[client]) if client in state.client_rounds else {}
-            model = personal_model(scratch, sent, own)
-            yield score(model, in_order(train, shard), self.setup.dataset.num_classes)
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, ClassCounts]]:
+        dataset = self.setup.dataset
+        for client, model in self.own_models(state, states=states):
+            yield client, score(model, in_order(dataset.test), dataset.num_classes)
+
+    def own_models(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, SplitModel]]:
+        """Each client and its own model, which is valid until the next one is asked for."""
+        spec, model = self.setup.spec, self.setup.fresh_model()
+        sent = sent_state(state, spec.training, model)
+        trainer = OneByOne(scratch_of(model, spec.training), spec.training, spec.seed, states)
+        for client in self.clients():
+            last = state.client_rounds.get(client.id)
+            yield client.id, trainer.own_model(client, sent, last, round=state.round + 1)
 
     def local_models(self, state: RoundState, numbers: Sequence[int], *, states: ClientStates) -> Iterator[Tensors]:
         """What some clients would make of a state in one more round, each by itself; the run is left as it is."""
         clients, spec = self.clients(), self.setup.spec
-        training, is_private = spec.training, algorithm_of(spec.training).is_private
-        sent = sent_state(state, training)
+        training, model = spec.training, self.setup.builder()
+        sent = sent_state(state, training, model)
         remembered = {k: state.client_rounds[k] for k in numbers if k in state.client_rounds}
         with tempfile.TemporaryDirectory(prefix="ccvr-") as folder:
             copies = ClientStates(Path(folder))
             for client, last in remembered.items():
                 copies.write(client, last, states.read(client, last))
             with self._trainer(clients, copies) as pool:
-                trainer = pool or OneByOne(Scratch(self.setup.builder(), is_private), training, spec.seed, copies)
+                trainer = pool or OneByOne(scratch_of(model, training), training, spec.seed, copies)
                 for result in trainer.train([clients[k] for k in numbers], sent, remembered, round=state.round + 1):
                     kept = copies.read(result.client, state.round + 1) if result.has_state else {}
                     yield {**result.parameters, **result.buffers, **private_part(kept)}

@@ -26,6 +26,7 @@ from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
+from ccvr.training.rounds import first_state
 from ccvr.training.table import algorithm_of, find_algorithm
 
 EngineOf = Callable[[Setup], Engine]
@@ -46,6 +47,7 @@ def start(spec: Spec, path: Path, *, overwrite: bool = False, engine: EngineOf =
     torch.set_num_threads(spec.threads)
     require_names(spec)
     setup = _decided(prepare(spec))
+    first_state(setup.fresh_model(), len(setup.kept), setup.spec.training)  # refuses a model that does not suit
     RunFolder(path).require_room(overwrite=overwrite)  # before clients are waited for
     clients = engine(setup)
     folder = RunFolder.create(path, overwrite=overwrite)
@@ -65,7 +67,9 @@ def require_names(spec: Spec) -> None:
     """Find mistakes in what a spec names, before anything is loaded."""
     parse_calibrations(spec.calibration)
     _require_held_out(spec.calibration.deploy, spec)
-    if algorithm_of(spec.training).needs_unlabelled and not spec.data.unlabelled:
+    algorithm = algorithm_of(spec.training)
+    algorithm.require(spec.training)
+    if algorithm.needs_unlabelled and not spec.data.unlabelled:
         raise SpecError(
             f'the server of "{spec.training.algorithm}" learns from unlabelled samples, and there are none. '
             "Set data.unlabelled, for example 0.1."

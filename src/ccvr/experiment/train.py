@@ -20,6 +20,7 @@ from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import checkpoint_bytes, named_states, read_checkpoint
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import RoundState, first_state
+from ccvr.training.table import algorithm_of
 
 
 def train(run: OpenRun) -> Iterator[Started | RoundDone]:
@@ -41,7 +42,7 @@ def train(run: OpenRun) -> Iterator[Started | RoundDone]:
             )
         keep_absent(run)
         seconds, started = time.perf_counter() - started, time.perf_counter()
-        folder.append_round(_round_record(state, counts, seconds))
+        folder.append_round(_round_record(state, counts, seconds, spec))
         if last or state.round % spec.checkpoint.every == 0:
             _checkpoint(state, folder, states, spec)
         yield _round_done(state, counts, seconds, spec)
@@ -77,7 +78,7 @@ def _round_done(state: RoundState, counts: ClassCounts | None, seconds: float, s
     return RoundDone(state.round, spec.training.rounds, accuracy, test_loss, loss, samples, seconds)
 
 
-def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float) -> dict[str, Any]:
+def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float, spec: Spec) -> dict[str, Any]:
     """One line of rounds.jsonl."""
     clients = [
         {
@@ -93,6 +94,7 @@ def _round_record(state: RoundState, counts: ClassCounts | None, seconds: float)
         "accuracy": None if counts is None else counts.accuracy,
         "loss": None if counts is None else counts.mean_loss,
         "seconds": seconds,
+        **algorithm_of(spec.training).report(state.server),
         "clients": clients,
         **({"revision_bytes": state.revision_bytes} if state.revision_bytes else {}),
     }

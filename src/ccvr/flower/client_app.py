@@ -36,10 +36,8 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import personal_model
 from ccvr.training.messages import Client
-from ccvr.training.table import algorithm_of
-from ccvr.training.trainer import OneByOne
+from ccvr.training.trainer import OneByOne, scratch_of
 
 STATE = "ccvr-memory/1"
 """Format of a client's state as bytes, and the beginning of its names in the node's state."""
@@ -86,8 +84,7 @@ def _home(spec: str) -> Home:
     keep_freed_memory()
     setup = prepare(from_toml(spec))
     torch.set_num_threads(setup.spec.threads)
-    is_private = algorithm_of(setup.spec.training).is_private
-    return Home(setup, LocalEngine(setup).clients(), Scratch(setup.fresh_model(), is_private))
+    return Home(setup, LocalEngine(setup).clients(), scratch_of(setup.fresh_model(), setup.spec.training))
 
 
 def home_of(message: Message) -> Home:
@@ -145,8 +142,9 @@ def scores(message: Message, context: Context) -> RecordDict:
 @app.query(PERSONAL)
 @answering
 def personal(message: Message, context: Context) -> RecordDict:
-    home, client, last = home_of(message), number_of(context), setting_of(message.content, "last", int)
-    state = NodeStates(context.state, last).read(client, last) if last else {}
-    model = personal_model(home.scratch, sent_from_bytes(blob_of(message.content, "sent")), state)
-    dataset, held_out = home.setup.dataset, home.setup.held_out.shards[client]
-    return counts_answer({OWN: score(model, in_order(dataset.train, held_out), dataset.num_classes)})
+    home, content = home_of(message), message.content
+    spec, dataset, last = home.setup.spec, home.setup.dataset, setting_of(content, "last", int)
+    trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeStates(context.state, last))
+    client, sent = home.clients[number_of(context)], sent_from_bytes(blob_of(content, "sent"))
+    model = trainer.own_model(client, sent, last or None, round=setting_of(content, "round", int))
+    return counts_answer({OWN: score(model, in_order(dataset.test), dataset.num_classes)})

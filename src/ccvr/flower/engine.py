@@ -126,11 +126,13 @@ class FlowerEngine:
         owned = self._owned(self.setup.held_out)
         yield from ask_scores(asked, self._state(model), "head", heads, number, owned, spec=self._spec)
 
-    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[ClassCounts]:
-        blobs = {"sent": sent_bytes(sent_state(state, self.setup.spec.training))}
-        contents = {k: pack(blobs, spec=self._spec, last=state.client_rounds.get(k, 0)) for k in self.federation.nodes}
-        number, owned = self.setup.dataset.num_classes, self._owned(self.setup.held_out)
-        yield from ask_personal(self.federation, contents, number, owned)
+    def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, ClassCounts]]:
+        blobs = {"sent": sent_bytes(sent_state(state, self.setup.spec.training, self.setup.fresh_model()))}
+        lasts = {k: state.client_rounds.get(k, 0) for k in self.federation.nodes}
+        contents = {k: pack(blobs, spec=self._spec, round=state.round + 1, last=last) for k, last in lasts.items()}
+        dataset = self.setup.dataset
+        total = torch.bincount(dataset.test.labels.long(), minlength=dataset.num_classes)
+        yield from ask_personal(self.federation, contents, dataset.num_classes, dict.fromkeys(lasts, total))
 
     def absent(self) -> dict[str, dict[int, str]]:
         return self.federation.absent

@@ -181,11 +181,13 @@ def ask_scores(
 
 def ask_personal(
     federation: Federation, contents: Mapping[int, RecordDict], num_classes: int, owned: Owned
-) -> Iterator[ClassCounts]:
-    """The counts of each client's own model on its held-out part; more than are ``owned`` are refused."""
-    read = partial(_read_counts, {OWN}, num_classes, owned)
-    answers = federation.ask("the query for personal scores", f"query.{PERSONAL}", contents, read)
-    return (counts[OWN] for counts in answers)
+) -> Iterator[tuple[int, ClassCounts]]:
+    """Each client, and the counts of its own model on the test set; more than are ``owned`` are refused."""
+
+    def read(client: int, answer: RecordDict) -> tuple[int, ClassCounts]:
+        return client, _read_counts({OWN}, num_classes, owned, client, answer)[OWN]
+
+    return federation.ask("the query for personal scores", f"query.{PERSONAL}", contents, read)
 
 
 def _read_counts(

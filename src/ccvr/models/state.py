@@ -1,6 +1,6 @@
 """Arithmetic on named tensors: what clients send and servers average."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -84,9 +84,9 @@ def _can_be_moved(tensor: Tensor) -> bool:
 class Scratch(Generic[Model]):
     """A model that is written and read many times: where its tensors are is found once."""
 
-    def __init__(self, model: Model, keep: Callable[[str], bool] = lambda name: False) -> None:
+    def __init__(self, model: Model, keep: Collection[str] = ()) -> None:
         self.model = model
-        self.first = {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if keep(name)}
+        self.first = {name: tensor.detach().clone() for name, tensor in model.state_dict().items() if name in keep}
         """The tensors to ``keep``, by their names, as they were when this was made."""
         self._looked = False
         self._passing: list[tuple[Place, Tensor]] = []

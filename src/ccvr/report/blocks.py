@@ -39,7 +39,7 @@ def card(found: Group) -> str:
     name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
     mean, worst_client = found.personal("mean"), found.personal("worst")
     own = f": mean {mean.text()} %, worst {worst_client.text()} %" if mean and worst_client else ""
-    personal = f"<p>Each client's own model on its held-out samples{own}</p>" if own else ""
+    personal = f"<p>Each client's own model under its label mix{own}</p>" if own else ""
     moved = as_text(shared_line(found.runs[0].results))  # repeats share the spec, and so the samples
     shared = f"<p>{moved[0].upper()}{moved[1:]}</p>" if moved else ""
     return f'<section class="card">{name}{head}{lowest}{personal}{shared}</section>'

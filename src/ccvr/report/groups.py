@@ -67,7 +67,7 @@ class Group:
         return Spread.of_known([run.results["client_accuracy"][label]["worst"] for run in self.runs])
 
     def personal(self, key: Literal["mean", "worst"]) -> Spread | None:
-        """Accuracy of the clients' own models on the clients' held-out samples, over clients."""
+        """Accuracy of the clients' own models under the clients' label mixes, over clients."""
         scores = [run.results.get("personal_accuracy") for run in self.runs]
         return Spread.of_known([each[key] if each else None for each in scores])
 

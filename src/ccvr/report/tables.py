@@ -64,7 +64,7 @@ def personal_line(results: Results) -> str:
     if found is None or found["mean"] is None or found["worst"] is None:
         return ""
     scores = f"mean {found['mean']:.2f} %, worst {found['worst']:.2f} %"
-    return f"each client's own model on its held-out samples: {scores}"
+    return f"each client's own model under its label mix: {scores}"
 
 
 def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:

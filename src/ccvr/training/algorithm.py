@@ -1,11 +1,11 @@
 """What an algorithm of federated learning is: how clients train, and what the server makes of their models."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ccvr.core.errors import SpecError
 from ccvr.kernels.inputs import Inputs
@@ -13,8 +13,29 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, WeightedMean, copied
 from ccvr.training.messages import LocalResult, ModelState, group_of, joined
 from ccvr.training.objectives import LocalContext, LocalObjective
+from ccvr.training.spec import TrainingSpec
 
 Average = Callable[[Iterable[LocalResult]], ModelState]
+
+
+class Fold:
+    """Σ n_k w_k / Σ n_k of clients' parameters, folded in float64; buffers by the policy."""
+
+    def __init__(self, buffers: str) -> None:
+        self._policy, self._parameters, self._buffers = buffers, WeightedMean(), WeightedMean()
+        self._most = -1
+        self._largest: Mapping[str, Tensor] = {}
+
+    def add(self, result: LocalResult) -> None:
+        """The result is not kept."""
+        self._parameters.add(result.parameters, result.num_examples)
+        self._buffers.add(result.buffers, result.num_examples)
+        if result.num_examples > self._most:
+            self._most, self._largest = result.num_examples, result.buffers
+
+    def result(self) -> ModelState:
+        buffers = copied(self._largest) if self._policy == "largest" else self._buffers.result()
+        return ModelState(self._parameters.result(), buffers)
 
 
 @dataclass(frozen=True)
@@ -41,15 +62,10 @@ class ServerContext:
         """
         if self.averaging is not None:
             return self.averaging(results)
-        parameters, buffers = WeightedMean(), WeightedMean()
-        most: int = -1
-        largest: Mapping[str, Tensor] = {}
+        fold = Fold(self.buffers)
         for result in results:
-            parameters.add(result.parameters, result.num_examples)
-            buffers.add(result.buffers, result.num_examples)
-            if result.num_examples > most:
-                most, largest = result.num_examples, result.buffers
-        return ModelState(parameters.result(), copied(largest) if self.buffers == "largest" else buffers.result())
+            fold.add(result)
+        return fold.result()
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,9 @@ class Algorithm:
     note: ClassVar[str] = ""
     """What a reader of its runs should know, in one line: a run says it at its start."""
 
+    def require(self, spec: TrainingSpec) -> None:
+        """Refuse a training section under which the algorithm has no meaning; called before a run begins."""
+
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         """The server's state before the first round."""
         return {}
@@ -82,6 +101,10 @@ class Algorithm:
         """Whether the tensor of that name stays with each client: it is neither sent nor averaged."""
         return False
 
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        """The tensors of a model that stay with each client; override it where names alone do not tell."""
+        return frozenset(filter(self.is_private, model.state_dict()))
+
     def objective(self, context: LocalContext) -> LocalObjective:
         """What a client minimises in one round."""
         return LocalObjective(context)
@@ -91,6 +114,17 @@ class Algorithm:
     ) -> tuple[ModelState, Tensors]:
         """The new global model and the server's new state. Tensors that stay with clients are in neither."""
         return server.average(results), state
+
+    def personalise(self, context: LocalContext) -> None:
+        """Turn the final model, in ``context.model`` with the tensors that stayed there, into the client's own."""
+
+    def adapts(self) -> bool:
+        """Whether ``personalise`` changes a model."""
+        return type(self).personalise is not Algorithm.personalise
+
+    def report(self, state: Tensors) -> dict[str, Any]:
+        """What a user should know of the server's state, by name; kept in rounds.jsonl after each round."""
+        return {}
 
 
 LOCAL, SERVER = "algorithm", "server"
@@ -104,6 +138,10 @@ class WithServer(Algorithm):
     local: Algorithm
     server: Algorithm
 
+    def require(self, spec: TrainingSpec) -> None:
+        self.local.require(spec)
+        self.server.require(spec)
+
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         return joined({LOCAL: self.local.init(model, num_clients), SERVER: self.server.init(model, num_clients)})
 
@@ -112,6 +150,9 @@ class WithServer(Algorithm):
 
     def is_private(self, name: str) -> bool:
         return self.local.is_private(name)
+
+    def private_names(self, model: nn.Module) -> frozenset[str]:
+        return self.local.private_names(model)
 
     def objective(self, context: LocalContext) -> LocalObjective:
         return self.local.objective(context)
@@ -129,6 +170,15 @@ class WithServer(Algorithm):
         above = replace(server, averaging=average)
         model, own = self.server.aggregate(before, results, group_of(state, SERVER), above)
         return model, joined({LOCAL: kept, SERVER: own})
+
+    def personalise(self, context: LocalContext) -> None:
+        self.local.personalise(context)
+
+    def adapts(self) -> bool:
+        return self.local.adapts()
+
+    def report(self, state: Tensors) -> dict[str, Any]:
+        return self.local.report(group_of(state, LOCAL)) | self.server.report(group_of(state, SERVER))
 
 
 def require_at_least(name: str, value: float, low: float) -> None:
@@ -150,12 +200,6 @@ def step_towards(before: ModelState, goal: ModelState, rate: float) -> ModelStat
     return ModelState(made, goal.buffers)
 
 
-def has_private(algorithm: Algorithm, model: ModelState) -> bool:
-    """Whether any tensor of a model stays with its clients."""
-    return any(map(algorithm.is_private, model.tensors))
-
-
-def shared(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def shared(tensors: Mapping[str, Tensor], private: Collection[str]) -> Mapping[str, Tensor]:
     """The tensors that clients send and receive; the same object if none is private."""
-    private = [name for name in tensors if algorithm.is_private(name)]
     return {name: tensor for name, tensor in tensors.items() if name not in private} if private else tensors

@@ -19,7 +19,7 @@ from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, plain
 from ccvr.training.algorithm import Algorithm, shared
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState, group_of, joined
+from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
 from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
 from ccvr.training.sgd import Sgd
 from ccvr.training.spec import TrainingSpec
@@ -46,23 +46,11 @@ def train_client(
     """
     started = time.perf_counter()
     private = {**scratch.first, **private_part(state)}
-    model = personal_model(scratch, received, state)
+    context = _context(scratch, received, client, state, spec, round=round, seed=seed)
+    model = context.model
     _require_trainable(model, client, spec)
     device = model.head.weight.device
-    anchor = {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}
-    context = LocalContext(
-        model=model,
-        received={name: tensor.to(device) for name, tensor in anchor.items()},
-        state={},
-        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
-        all_labels=client.data.samples.labels,
-        indices=client.indices,
-        spec=spec,
-        round=round,
-    )
-    is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
-    own = group_of(state, ALGORITHM) if is_grouped else state  # states of old versions have no groups
-    objectives = {ALGORITHM: algorithm.objective(context.with_state(own))}
+    objectives = {ALGORITHM: algorithm.objective(context)}
     if spec.clsprox:
         objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
@@ -80,7 +68,7 @@ def train_client(
         raise TrainingError(
             f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
         )
-    parameters, buffers = (shared(algorithm, tensors) for tensors in everything)
+    parameters, buffers = (shared(tensors, private) for tensors in everything)
     outcomes = {name: objective.finish(num_steps) for name, objective in objectives.items()}
     payload: Tensors = {name: plain(tensor) for name, tensor in outcomes[ALGORITHM].payload.items()}
     groups = {group: outcome.state for group, outcome in outcomes.items()}
@@ -90,10 +78,57 @@ def train_client(
     return LocalResult(client.id, parameters, buffers, len(client.indices), num_steps, payload, kept, metrics)
 
 
-def personal_model(scratch: Scratch[SplitModel], received: ModelState, state: Tensors) -> SplitModel:
-    """The model as one client has it: what it received, and the tensors that stayed with it."""
+def own_model(
+    scratch: Scratch[SplitModel],
+    received: GlobalState,
+    client: Client,
+    state: Tensors,
+    algorithm: Algorithm,
+    spec: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+) -> SplitModel:
+    """The model as one client has it: what it received, the tensors that stayed with it, adapted by the algorithm."""
+    context = _context(scratch, received, client, state, spec, round=round, seed=seed)
+    with _seeded(derive_seed(seed, "model", client=client.id, round=round), context.model.head.weight.device):
+        algorithm.personalise(context)
+    return context.model
+
+
+def _context(
+    scratch: Scratch[SplitModel],
+    received: GlobalState,
+    client: Client,
+    state: Tensors,
+    spec: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+) -> LocalContext:
+    """What the client has at hand; its model is loaded with what it received and with what stayed there."""
     private = {**scratch.first, **private_part(state)}
-    return scratch.load(received.parameters, received.buffers, *([private] if private else []))
+    model = scratch.load(received.parameters, received.buffers, *([private] if private else []))
+    device = model.head.weight.device
+    anchor = {**received.tensors, **{name: tensor.clone() for name, tensor in private.items()}}
+    is_grouped = any(group_of(state, group) for group in (ALGORITHM, CLSPROX, PRIVATE))
+    own = group_of(state, ALGORITHM) if is_grouped else state  # states of old versions have no groups
+
+    def batches() -> Iterator[Batch]:
+        rng = stream(seed, "look", client=client.id, round=round)
+        return epoch(client.data, client.indices, spec.batch_size, rng=rng)
+
+    return LocalContext(
+        model=model,
+        received={name: tensor.to(device) for name, tensor in anchor.items()},
+        state={name: tensor.to(device) for name, tensor in own.items()},
+        broadcast={name: tensor.to(device) for name, tensor in received.broadcast.items()},
+        all_labels=client.data.samples.labels,
+        indices=client.indices,
+        spec=spec,
+        batches=batches,
+        round=round,
+    )
 
 
 def private_part(state: Tensors) -> Tensors:

@@ -1,8 +1,8 @@
 """Local objectives: what a client minimises, and how."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -14,6 +14,7 @@ from ccvr.data.batches import Batch
 from ccvr.kernels.crops import Crops
 from ccvr.kernels.inputs import Inputs, on
 from ccvr.kernels.lanes import Lanes
+from ccvr.models.modes import evaluating
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
 from ccvr.training.spec import TrainingSpec
@@ -35,12 +36,9 @@ class LocalContext:
     indices: IntArray
     """The client's samples among all."""
     spec: TrainingSpec
+    batches: Callable[[], Iterator[Batch]]
+    """One pass over the client's samples, augmented where training augments them; the same at every call."""
     round: int = 1
-
-    def with_state(self, state: Tensors) -> "LocalContext":
-        """The same with the state of one objective."""
-        device = self.model.head.weight.device
-        return replace(self, state={name: tensor.to(device) for name, tensor in state.items()})
 
     @property
     def lr(self) -> float:
@@ -57,6 +55,26 @@ class LocalContext:
         """How many samples of each class the client has, [C]."""
         weight = self.model.head.weight
         return torch.bincount(self.labels, minlength=len(weight)).to(weight.device)
+
+    def losses(self) -> Iterator[tuple[Tensor, int]]:
+        """The mean cross-entropy of each batch of ``batches()`` under the model as it is now, and the batch's size."""
+        for batch in self.batches():
+            labels = batch.labels.to(self.model.head.weight.device)
+            scores = self.model.head(self.model.features(self.model.inputs(batch.inputs)))
+            yield functional.cross_entropy(scores, labels), len(labels)
+
+    def mean_loss(self) -> float:
+        """The mean cross-entropy of the model as it is now over the client's samples, in eval mode."""
+        with evaluating(self.model):
+            found = [(number * loss.item(), number) for loss, number in self.losses()]
+        return sum(loss for loss, _ in found) / sum(number for _, number in found)
+
+    def start_from(self, tensors: Tensors) -> None:
+        """Begin from another model than the received one: it is loaded, and proximal terms refer to it."""
+        self.received.update(tensors)
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(self.received[name])
 
     @cached_property
     def anchor(self) -> SplitModel:

@@ -13,13 +13,13 @@ from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.seeds import stream
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
+from ccvr.models.state import Tensors, buffers_of, parameters_of
 from ccvr.training.algorithm import ServerContext, shared
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import algorithm_of
-from ccvr.training.trainer import OneByOne, Trainer
+from ccvr.training.trainer import OneByOne, Trainer, scratch_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[Int
 def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> RoundState:
     """The state before the first round."""
     first = ModelState(parameters_of(model), buffers_of(model))
-    sent = _sent(spec, first)
+    sent = _sent(first, spec, model)
     if not sent.parameters:
         raise SpecError(
             f'"{spec.algorithm}" keeps every parameter with its clients; then no model is learned together.'
@@ -78,16 +78,16 @@ def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> Roun
     return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
 
 
-def sent_state(state: RoundState, spec: TrainingSpec) -> GlobalState:
-    """What clients receive in the round after a state."""
-    model = _sent(spec, state.model)
-    return GlobalState(model.parameters, model.buffers, algorithm_of(spec).broadcast(state.server))
+def sent_state(state: RoundState, spec: TrainingSpec, model: SplitModel) -> GlobalState:
+    """What clients receive in the round after a state; ``model`` is any of the run's shape."""
+    sent = _sent(state.model, spec, model)
+    return GlobalState(sent.parameters, sent.buffers, algorithm_of(spec).broadcast(state.server))
 
 
-def _sent(spec: TrainingSpec, model: ModelState) -> ModelState:
-    """The model without the tensors that stay with the clients."""
-    algorithm = algorithm_of(spec)
-    return ModelState(shared(algorithm, model.parameters), shared(algorithm, model.buffers))
+def _sent(state: ModelState, spec: TrainingSpec, model: SplitModel) -> ModelState:
+    """The tensors of a state without those that stay with the clients."""
+    private = algorithm_of(spec).private_names(model)
+    return ModelState(shared(state.parameters, private), shared(state.buffers, private))
 
 
 def federate(
@@ -108,12 +108,12 @@ def federate(
     samples are for the server's part of a round. ``revise`` may change the state after each round.
     """
     algorithm = algorithm_of(spec)
-    trainer = trainer or OneByOne(Scratch(model, algorithm.is_private), spec, seed, states)
+    trainer = trainer or OneByOne(scratch_of(model, spec), spec, seed, states)
     state = resume or first_state(model, len(clients), spec)
     built = copy.deepcopy(model)  # a server must not see what a client trained, in buffers that no state keeps either
     cohorts = draw_cohorts(len(clients), spec, seed=seed)
     for number in range(state.round + 1, spec.rounds + 1):
-        sent = sent_state(state, spec)
+        sent = sent_state(state, spec, model)
         cohort = sorted((clients[k] for k in cohorts[number - 1]), key=lambda client: (-len(client.indices), client.id))
         reports: list[ClientReport] = []
         client_rounds: dict[int, int] = {}

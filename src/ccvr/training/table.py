@@ -9,10 +9,12 @@ from ccvr.core.errors import SpecError
 from ccvr.core.methods import make, text_of
 from ccvr.core.tables import Table
 from ccvr.training.algorithm import Algorithm, WithServer
+from ccvr.training.algorithms.clusters import Ifca
 from ccvr.training.algorithms.distillation import FedDF
 from ccvr.training.algorithms.drift import FedAvg, FedDyn, FedNova, FedProx, FedSam, Scaffold
 from ccvr.training.algorithms.features import FedBABU, FedDecorr, Moon
 from ccvr.training.algorithms.labels import FedIR, FedLC, FedNTD, FedRS
+from ccvr.training.algorithms.personal import FedBn, FedPer, FedRep, LgFedAvg, PerFedAvg
 from ccvr.training.algorithms.servers import FedAdagrad, FedAdam, FedAvgM, FedExp, FedYogi
 from ccvr.training.spec import TrainingSpec
 
@@ -38,6 +40,12 @@ ALGORITHMS: Table[type[Algorithm]] = Table(
         "fedyogi": FedYogi,
         "fedexp": FedExp,
         "feddf": FedDF,
+        "fedper": FedPer,
+        "lg-fedavg": LgFedAvg,
+        "fedbn": FedBn,
+        "fedrep": FedRep,
+        "per-fedavg": PerFedAvg,
+        "ifca": Ifca,
     },
 )
 

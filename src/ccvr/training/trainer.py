@@ -11,9 +11,9 @@ import torch
 from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch
+from ccvr.models.state import Scratch, Tensors
 from ccvr.training.client_state import ClientStates
-from ccvr.training.local import train_client
+from ccvr.training.local import own_model, train_client
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import algorithm_of
@@ -26,6 +26,11 @@ class Trainer(Protocol):
         self, cohort: Sequence[Client], sent: GlobalState, client_rounds: Mapping[int, int], *, round: int
     ) -> Iterator[LocalResult]:
         """The result of each client, in the cohort's order; ``client_rounds`` are the rounds of their states."""
+
+
+def scratch_of(model: SplitModel, spec: TrainingSpec) -> Scratch[SplitModel]:
+    """A model to train clients with; it remembers, as built, the tensors that stay with clients."""
+    return Scratch(model, algorithm_of(spec).private_names(model))
 
 
 @dataclass(frozen=True)
@@ -51,13 +56,21 @@ class OneByOne:
 
     def train_one(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> LocalResult:
         """Train one client. Its state is on disk before its result is returned; the tensors are the model's."""
-        with _naming(client, round), _one_thread():
-            state = {} if last is None else self.states.read(client.id, last)
-            algorithm = algorithm_of(self.spec)
+        with _naming(client, round), one_thread():
+            state, algorithm = self._state(client, last), algorithm_of(self.spec)
             result = train_client(self.scratch, sent, client, state, algorithm, self.spec, round=round, seed=self.seed)
             if result.state:
                 self.states.write(client.id, round, result.state)
         return replace(result, state={}, has_state=bool(result.state))
+
+    def own_model(self, client: Client, sent: GlobalState, last: int | None, *, round: int) -> SplitModel:
+        """The final model as one client has it; it is the scratch model, until that is used again."""
+        with _naming(client, round), one_thread():
+            state, algorithm = self._state(client, last), algorithm_of(self.spec)
+            return own_model(self.scratch, sent, client, state, algorithm, self.spec, round=round, seed=self.seed)
+
+    def _state(self, client: Client, last: int | None) -> Tensors:
+        return {} if last is None else self.states.read(client.id, last)
 
 
 @contextmanager
@@ -78,7 +91,7 @@ def _naming(client: Client, round: int) -> Iterator[None]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Train with one thread, as a worker does: more threads may round differently."""
     before = torch.get_num_threads()
     if before != 1:  # in a worker it is: each call of set_num_threads costs time

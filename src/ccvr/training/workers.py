@@ -26,14 +26,12 @@ from ccvr.core.errors import CcvrError, TrainingError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
 from ccvr.models.split import SplitModel
-from ccvr.models.state import Scratch
 from ccvr.training.client_state import ClientStates
 from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
 from ccvr.training.mapped_clients import MappedClients
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import algorithm_of
-from ccvr.training.trainer import OneByOne
+from ccvr.training.trainer import OneByOne, scratch_of
 
 START_LIMIT = 300.0
 """Seconds that workers may take to be ready."""
@@ -269,7 +267,7 @@ def _work(pipe: Connection) -> None:
     keep_freed_memory()
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         shared, build, spec, seed, folder = receive(pipe)
-        clients, scratch = shared.open(), Scratch(build(), algorithm_of(spec).is_private).flatten()
+        clients, scratch = shared.open(), scratch_of(build(), spec).flatten()
         trainer = OneByOne(scratch, spec, seed, ClientStates(folder))
         path, room = shared.folder / str(os.getpid()), room_for(scratch.parameters(), scratch.buffers())
         try:
