@@ -42,6 +42,7 @@ from ccvr.training.algorithm import Algorithm
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult
 from ccvr.training.spec import TrainingSpec
+from ccvr.training.table import ALGORITHMS as TABLE
 from ccvr.training.table import algorithm_of
 from tests.flower.loopback import Loopback
 from tests.flower.small import overflowing
@@ -57,17 +58,18 @@ TINY = Spec(
     calibration=CalibrationSpec(methods=("lda",)),
 )
 ALGORITHMS = {
-    "fedavg": {},
-    "kernels": {"step": "halide"},
+    **{name: {"algorithm": name} for name in TABLE if name != "fedbn"},  # the model has no normalisation
     "fedprox": {"algorithm": "fedprox,mu=0.1"},
     "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
-    "moon": {"algorithm": "moon"},
-    "fedir": {"algorithm": "fedir"},
-    "fedntd": {"algorithm": "fedntd"},
-    "fedbabu": {"algorithm": "fedbabu"},
+    "scaffold": {"algorithm": "scaffold", "server": "fedadam", "client_fraction": 0.67},
+    "fednova": {"algorithm": "fednova,mu=0.1"},
+    "feddyn": {"algorithm": "feddyn", "client_fraction": 0.67},
+    "fedsam": {"algorithm": "fedsam", "server": "fedexp"},
+    "feddf": {"algorithm": "feddf,steps=30"},
+    "fedrep": {"algorithm": "fedrep", "local_epochs": 2},
+    "kernels": {"step": "halide"},
     "clsnorm": {"clsnorm": True},
     "clsprox": {"clsprox": 0.1},
-    "feddf": {"algorithm": "feddf,steps=30"},
     "some": {"algorithm": "moon", "rounds": 4, "client_fraction": 0.67},
 }
 

@@ -118,6 +118,10 @@ def slow(*values):
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+REMEMBERING = {"moon", "scaffold", "feddyn", "fedper", "lg-fedavg", "fedbn", "fedrep"}
+"""Algorithms whose clients keep a state, or tensors of the model."""
+
+
 @pytest.mark.parametrize("algorithm", ["moon", *(slow(each) for each in ALGORITHMS if each != "moon")])
 def test_the_same_bits_with_one_and_three_workers(algorithm, tmp_path):
     """MOON's clients remember: no algorithm does more in a worker."""
@@ -127,7 +131,7 @@ def test_the_same_bits_with_one_and_three_workers(algorithm, tmp_path):
         with pool(number, clients, spec, tmp_path / str(number)) as workers:
             assert same(states(clients, spec, tmp_path / str(number), workers), alone), number
         assert files(tmp_path / str(number)) == files(tmp_path / "0"), "what clients remember, too"
-    assert bool(files(tmp_path / "0")) is (algorithm == "moon")
+    assert bool(files(tmp_path / "0")) is (algorithm in REMEMBERING)
 
 
 def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
