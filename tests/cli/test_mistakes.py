@@ -6,13 +6,15 @@ from ccvr.core.fields import names_of
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec
 from ccvr.reproduction.items import ITEMS
+from ccvr.training.table import ALGORITHMS
 from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
-KNOWN = "Known: analyze, calibrate, data, evaluate, list, report, reproduce, resume, run, show, tune."
+KNOWN = "Known: analyze, calibrate, compare, data, evaluate, list, report, reproduce, resume, run, show, tune."
 IDS = ", ".join(ITEMS)
+KNOWN_ALGORITHMS = f"Known: {', '.join(sorted(ALGORITHMS))}."
 KNOWN_IDS = f"Known: {', '.join(sorted(ITEMS))}."
 FIELDS = ", ".join(sorted(names_of(Spec)))
 
@@ -68,7 +70,7 @@ MISTAKES = {
     "run --out x --training.rounds 0": "SpecError: training.rounds is 0; give at least 1.",
     "run --out x --training.lr nan": "SpecError: training.lr is nan; give a number above 0.",
     "run --out x --training.algorithm fedavgg": (
-        'UnknownName: no algorithm "fedavgg". Did you mean "fedavg"? Known: fedavg, fedavgm, fedprox, moon.'
+        f'UnknownName: no algorithm "fedavgg". Did you mean "fedavg"? {KNOWN_ALGORITHMS}'
     ),
     "run --out x --training.algorithm fedprox,mju=1": (
         'SpecError: fedprox has no option "mju". Did you mean "mu"? Known: mu.'
@@ -205,9 +207,7 @@ MISTAKES = {
         'UnknownName: no table "algorithm". Did you mean "algorithms"? Known: algorithms, analyses, calibrators, data, '
         "models, partitions, presets, statistics."
     ),
-    "list algorithms fedprix": (
-        'UnknownName: no algorithm "fedprix". Did you mean "fedprox"? Known: fedavg, fedavgm, fedprox, moon.'
-    ),
+    "list algorithms fedprix": (f'UnknownName: no algorithm "fedprix". Did you mean "fedprox"? {KNOWN_ALGORITHMS}'),
     "list presets nope": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',
     "data lst": 'UnknownName: no data command "lst". Did you mean "list"? Known: check, get, list.',
     "data os:getcwd": 'UnknownName: no data command "os:getcwd". Known: check, get, list.',

@@ -23,6 +23,18 @@ def small_model(*, clsnorm=False, seed=0):
     return split_model(layers, Normalize([0.4], [0.3]), example, head_kind=kind).double()
 
 
+def norm_model():
+    """A network with batch normalisation, in float32."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, NUM_CLASSES))
+    return split_model(layers, Normalize([0.4], [0.3]), torch.zeros(2, 1, 2, 3, dtype=torch.uint8))
+
+
+def model_for(algorithm):
+    """A network that an algorithm of the table can train: fedbn asks for normalisation layers."""
+    return norm_model() if algorithm == "fedbn" else small_model()
+
+
 @dataclass(frozen=True)
 class Using(Algorithm):
     """FedAvg with an objective."""

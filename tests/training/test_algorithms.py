@@ -16,7 +16,7 @@ from tests.training.against_plain import BASE, SEED, require_equal
 from tests.training.plain_drift import FedProx
 from tests.training.plain_features import Moon
 from tests.training.plain_servers import FedAvgM
-from tests.training.small import small_model
+from tests.training.small import model_for, small_model
 
 MU, TEMPERATURE, MOMENTUM = 0.7, 0.4, 0.3
 RULES = {"fedavg": plain.Rule, "fedprox": lambda: FedProx(MU), "moon": lambda: Moon(MU, TEMPERATURE)}
@@ -56,12 +56,12 @@ def test_the_algorithms_differ(clients, tmp_path):
         assert all((first - second).abs().max() > 1e-4 for second in weights[index + 1 :])
 
 
-@pytest.mark.parametrize("name", [each for each in ALGORITHMS if each != "fedbn"])  # needs another model
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains(name, clients, tmp_path):
     # Four rounds: scaffold corrects no gradient in the first, so clients then end nearer to their own minima.
     spec = TrainingSpec(algorithm=name, rounds=4, local_epochs=3, batch_size=8, lr=0.1)
     files, pixels = ClientStates(tmp_path), clients[0].data.samples.first(30)
-    first, *_, last = federate(small_model(), clients, spec, seed=1, states=files, unlabelled=pixels)
+    first, *_, last = federate(model_for(name), clients, spec, seed=1, states=files, unlabelled=pixels)
     losses = [sum(report.metrics.loss for report in state.clients) for state in (first, last)]
     assert losses[1] < losses[0]
 
@@ -83,7 +83,7 @@ def test_every_algorithm_says_what_it_sends_beside_the_model(name, clients, tmp_
     monkeypatch.setattr(row, "aggregate", heard)
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=1, batch_size=8)
     files, pixels = ClientStates(tmp_path), clients[0].data.samples.first(30)
-    list(federate(small_model(), clients, spec, seed=1, states=files, unlabelled=pixels))
+    list(federate(model_for(name), clients, spec, seed=1, states=files, unlabelled=pixels))
     assert len(sent) == 2 * (1 + len(clients))
     assert any(sent) is bool(row.sends), row.sends
 

@@ -132,7 +132,7 @@ class TestFedIR:
     def test_clients_receive_the_sums_alone_and_both_ways_are_billed(self, lacking, tmp_path):
         spec = replace(BASE, algorithm="fedir")
         state = trained(lacking, spec, tmp_path)[-1]
-        sent = sent_state(state, spec)
+        sent = sent_state(state, spec, small_model())
         assert {name: tensor.tolist() for name, tensor in sent.broadcast.items()} == {
             "counts": sum(map(counts_of, lacking)).tolist()
         }
@@ -171,9 +171,9 @@ class TestFedDecorr:
     def objective(self, beta=1.0):
         spec = TrainingSpec()
         model = small_model()
-        sent = sent_state(first_state(model, 1, spec), spec)
+        sent = sent_state(first_state(model, 1, spec), spec, model)
         labels, indices = torch.zeros(1, dtype=torch.int64), np.zeros(1, np.int64)
-        return Decorrelated(LocalContext(model, sent.tensors, {}, {}, labels, indices, spec), beta=beta)
+        return Decorrelated(LocalContext(model, sent.tensors, {}, {}, labels, indices, spec, list), beta=beta)
 
     def loss(self, z, beta=1.0):
         labels = torch.zeros(len(z), dtype=torch.int64)

@@ -2,24 +2,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from ccvr.models.preprocess import Normalize
-from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.local import train_client
 from ccvr.training.messages import GlobalState
 from ccvr.training.objectives import LocalObjective
 from ccvr.training.spec import TrainingSpec
-from tests.training.small import NUM_CLASSES, Using
+from tests.training.small import NUM_CLASSES, Using, norm_model
 
 SPEC = TrainingSpec(rounds=1, local_epochs=2, batch_size=4, lr=0.1)
-
-
-def norm_model():
-    torch.manual_seed(0)
-    layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, NUM_CLASSES))
-    return split_model(layers, Normalize([0.4], [0.3]), torch.zeros(2, 1, 2, 3, dtype=torch.uint8))
 
 
 def contexts_of(clients, objective):

@@ -14,15 +14,19 @@ from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import find_algorithm
 from ccvr.training.trainer import OneByOne, scratch_of
 from tests.training import plain
-from tests.training.small import small_model
-from tests.training.test_algorithms import SEED, batches_of, named
-from tests.training.test_objectives import norm_model
+from tests.training.against_plain import NAMES, SEED, epochs_of, named
+from tests.training.small import norm_model, small_model
 
 BASE = TrainingSpec(
     rounds=4, local_epochs=3, batch_size=4, lr=0.05, momentum=0.9, weight_decay=1e-3, client_fraction=0.6
 )
 HEAD, BODY = ("W2", "b2"), ("W1", "b1")
-NAMES = {"backbone.model.1.weight": "W1", "backbone.model.1.bias": "b1", "head.weight": "W2", "head.bias": "b2"}
+
+
+def batches_of(clients, spec):
+    """All batches of a client's round in one list."""
+    epochs = epochs_of(clients, spec)
+    return lambda client, number: [batch for each in epochs(client, number) for batch in each]
 
 
 def loss_of(w, x, y):
@@ -57,10 +61,10 @@ def mean_of(models, sizes, names):
 
 def with_private(start, clients, spec, private, train):
     """Yield the shared weights after each round, and all clients' private ones."""
-    sizes, batches = [len(client.indices) for client in clients], batches_of(clients, small_model(), spec)
+    sizes, batches = [len(client.indices) for client in clients], batches_of(clients, spec)
     weights, own = dict(start), {k: {name: start[name] for name in private} for k in range(len(clients))}
     for number, cohort in enumerate(draw_cohorts(len(clients), spec, seed=SEED), 1):
-        models = {k: train({**weights, **own[k]}, list(batches(k, number)), k) for k in cohort}
+        models = {k: train({**weights, **own[k]}, batches(k, number), k) for k in cohort}
         own |= {k: {name: model[name] for name in private} for k, model in models.items()}
         weights |= mean_of(models, sizes, [name for name in weights if name not in private])
         yield weights.copy(), {k: dict(each) for k, each in own.items()}
@@ -171,11 +175,11 @@ def test_ifca(clients, tmp_path):
     begin = first_state(model, len(clients), spec)
     assert_differ(begin)
     models = [started(), *(named_of(begin.server, k) for k in (1, 2))]
-    sizes, batches = [len(client.indices) for client in clients], batches_of(clients, small_model(), spec)
+    sizes, batches = [len(client.indices) for client in clients], batches_of(clients, spec)
     seen = set()
     for number, state in enumerate(federate(model, clients, spec, seed=SEED, states=files), 1):
         chosen = {k: min(range(3), key=lambda m: float(loss_of(models[m], *everything(clients[k])))) for k in range(3)}
-        trained = {k: descend(models[m], list(batches(k, number)), spec) for k, m in chosen.items()}
+        trained = {k: descend(models[m], batches(k, number), spec) for k, m in chosen.items()}
         groups = [{k: trained[k] for k in trained if chosen[k] == m} for m in range(3)]
         new = [mean_of(group, sizes, NAMES.values()) if group else models[m] for m, group in enumerate(groups)]
         order = sorted(range(3), key=lambda m: -len(groups[m]))
