@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ccvr.calibration.table import CALIBRATORS
+from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder, write_atomically
@@ -21,17 +22,7 @@ from ccvr.experiment.spec import read_spec, to_toml
 from ccvr.reproduction.cells import Scale
 from ccvr.reproduction.heads import HEADS, Head
 from ccvr.reproduction.items import ITEMS, Item
-from ccvr.reproduction.work import (
-    JobElsewhere,
-    JobFailed,
-    JobStarted,
-    OutOfTime,
-    chosen_cells,
-    in_order,
-    jobs_of,
-    turns_below,
-    work,
-)
+from ccvr.reproduction.work import chosen_cells, do_all, in_order, jobs_of, turns_below
 from tests.reproduction import digits
 
 
@@ -56,7 +47,7 @@ def jobs(out, *ids, seeds=1, scale=digits.TINY, cells=()):
 
 
 def do(found, budget=None, train=True):
-    return list(work(in_order(found, lambda spec: spec.training.rounds, train=train), Budget(budget)))
+    return list(do_all(in_order(found, lambda spec: spec.training.rounds, train=train), Budget(budget)))
 
 
 class Clock:
@@ -153,7 +144,7 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
     assert steps == [OutOfTime(1)], "nothing is begun when nothing is left"
     first = []
     clock = Clock()
-    for step in work(jobs(tmp_path / "parts", "table8", scale=scale), Budget(60, clock=clock)):
+    for step in do_all(jobs(tmp_path / "parts", "table8", scale=scale), Budget(60, clock=clock)):
         first.append(step)
         clock.seconds += 61 * isinstance(step, RoundDone)
     assert (rounds(first), first[-1]) == (1, OutOfTime(1))
@@ -172,7 +163,7 @@ def test_a_spent_budget_stops_in_the_middle_of_a_cell_and_the_next_time_goes_on(
 def test_the_last_round_is_not_left_without_its_calibrations(tmp_path):
     steps = []
     clock = Clock()
-    for step in work(jobs(tmp_path, "table9", cells=("digits-fedprox",)), Budget(60, clock=clock)):
+    for step in do_all(jobs(tmp_path, "table9", cells=("digits-fedprox",)), Budget(60, clock=clock)):
         steps.append(step)
         clock.seconds += 61 * (isinstance(step, RoundDone) and step.round == 2)
     assert not any(isinstance(step, OutOfTime) for step in steps)
@@ -246,7 +237,7 @@ def test_a_run_that_another_process_began_meanwhile_is_left_to_it(tmp_path, monk
 
     with contextlib.closing(other):
         steps = []
-        for step in work([job], Budget()):
+        for step in do_all([job], Budget()):
             if isinstance(step, JobStarted):
                 monkeypatch.setattr(pipeline, "prepare", slow_once(monkeypatch, slow, prepare))
             steps.append(step)

@@ -5,7 +5,7 @@ import torch
 from ccvr.core.seeds import stream
 from ccvr.data.batches import epoch
 from ccvr.training.client_state import ClientStates
-from ccvr.training.rounds import draw_cohorts, federate
+from ccvr.training.rounds import ServerPart, draw_cohorts, federate
 from ccvr.training.spec import TrainingSpec
 from tests.training import plain
 from tests.training.small import small_model
@@ -40,7 +40,7 @@ def require_equal(spec, clients, folder, rule=None, server=None, *, unlabelled=N
     sizes, cohorts = [len(client.indices) for client in clients], draw_cohorts(len(clients), spec, seed=SEED)
     expected = list(plain.federate(start, sizes, epochs_of(clients, spec), cohorts, spec, rule, server))
     states = ClientStates(folder)
-    found = list(federate(model, clients, spec, seed=SEED, states=states, unlabelled=unlabelled))
+    found = list(federate(model, clients, spec, seed=SEED, states=states, server=ServerPart(unlabelled)))
     assert len(found) == len(expected) == spec.rounds
     for state, theirs in zip(found, expected, strict=True):
         ours = named(state.parameters)

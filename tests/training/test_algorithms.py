@@ -8,7 +8,7 @@ import torch
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.training.algorithm import Algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.rounds import federate
+from ccvr.training.rounds import ServerPart, federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import ALGORITHMS, algorithm_of, canonical, find_algorithm, upgraded
 from tests.training import plain
@@ -61,7 +61,7 @@ def test_every_algorithm_trains(name, clients, tmp_path):
     # Four rounds: scaffold corrects no gradient in the first, so clients then end nearer to their own minima.
     spec = TrainingSpec(algorithm=name, rounds=4, local_epochs=3, batch_size=8, lr=0.1)
     files, pixels = ClientStates(tmp_path), clients[0].data.samples.first(30)
-    first, *_, last = federate(model_for(name), clients, spec, seed=1, states=files, unlabelled=pixels)
+    first, *_, last = federate(model_for(name), clients, spec, seed=1, states=files, server=ServerPart(pixels))
     losses = [sum(report.metrics.loss for report in state.clients) for state in (first, last)]
     assert losses[1] < losses[0]
 
@@ -83,7 +83,7 @@ def test_every_algorithm_says_what_it_sends_beside_the_model(name, clients, tmp_
     monkeypatch.setattr(row, "aggregate", heard)
     spec = TrainingSpec(algorithm=name, rounds=2, local_epochs=1, batch_size=8)
     files, pixels = ClientStates(tmp_path), clients[0].data.samples.first(30)
-    list(federate(model_for(name), clients, spec, seed=1, states=files, unlabelled=pixels))
+    list(federate(model_for(name), clients, spec, seed=1, states=files, server=ServerPart(pixels)))
     assert len(sent) == 2 * (1 + len(clients))
     assert any(sent) is bool(row.sends), row.sends
 

@@ -20,7 +20,7 @@ from ccvr.training.algorithms.distillation import CHECK_EVERY, FedDF, ScoreSum
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import GlobalState
-from ccvr.training.rounds import federate
+from ccvr.training.rounds import ServerPart, federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import algorithm_of, find_algorithm
 from tests.training import plain
@@ -165,7 +165,7 @@ def test_a_single_teacher_is_a_fixed_point(clients, tmp_path):
     for algorithm in ("fedavg", "feddf"):
         spec, given = replace(SPEC, algorithm=algorithm, client_fraction=1.0), ClientStates(tmp_path / algorithm)
         found[algorithm] = list(
-            federate(small_model(), clients[:1], spec, seed=0, states=given, unlabelled=pictures(60))
+            federate(small_model(), clients[:1], spec, seed=0, states=given, server=ServerPart(pictures(60)))
         )
     for ours, theirs in zip(*found.values(), strict=True):
         assert all(torch.equal(ours.parameters[name], tensor) for name, tensor in theirs.parameters.items())
@@ -192,7 +192,7 @@ def test_the_student_comes_closer_to_its_teachers(clients):
 def test_too_few_samples(pixels, clients, tmp_path):
     spec = replace(SPEC, algorithm="feddf", client_fraction=1.0)
     with pytest.raises(SpecError) as refused:
-        next(federate(small_model(), clients, spec, seed=0, states=ClientStates(tmp_path), unlabelled=pixels))
+        next(federate(small_model(), clients, spec, seed=0, states=ClientStates(tmp_path), server=ServerPart(pixels)))
     number = 0 if pixels is None else 1
     assert str(refused.value) == (
         f"feddf learns from unlabelled samples and holds some out; it needs at least 2, and there are {number}. "

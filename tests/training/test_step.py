@@ -21,7 +21,7 @@ from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
 from ccvr.training.messages import Client, GlobalState
 from ccvr.training.objectives import LocalObjective
-from ccvr.training.rounds import federate, first_state
+from ccvr.training.rounds import ServerPart, federate, first_state
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
@@ -69,7 +69,7 @@ def builder(name: str, *, kernels: bool):
 
 def states(name, spec, folder, *, kernels=True, trainer=None, resume=None):
     build = builder(name, kernels=kernels)
-    given = {"states": ClientStates(folder), "unlabelled": DATA[name]().first(40)}
+    given = {"states": ClientStates(folder), "server": ServerPart(DATA[name]().first(40))}
     return list(federate(build(), clients_of(name), spec, seed=3, trainer=trainer, resume=resume, **given))
 
 

@@ -32,7 +32,7 @@ from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState
-from ccvr.training.rounds import federate
+from ccvr.training.rounds import ServerPart, federate
 from ccvr.training.spec import TrainingSpec
 from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
@@ -97,7 +97,7 @@ def pool(number, clients, spec, folder, build=awkward_model):
 
 
 def states(clients, spec, folder, trainer=None):
-    given = {"states": ClientStates(folder), "trainer": trainer, "unlabelled": pictures()}
+    given = {"states": ClientStates(folder), "trainer": trainer, "server": ServerPart(pictures())}
     found = federate(awkward_model(), clients, spec, seed=2, **given)
     return [(state.round, state.parameters, state.buffers, state.server, state.client_rounds) for state in found]
 
@@ -175,7 +175,7 @@ def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     for trainer in (nullcontext(), pool(2, clients, spec, tmp_path / "2", build)):
         folder = ClientStates(tmp_path / str(2 * len(runs)))
         with trainer as workers:
-            given = {"states": folder, "trainer": workers, "unlabelled": pictures(32)}
+            given = {"states": folder, "trainer": workers, "server": ServerPart(pictures(32))}
             found = list(federate(build(), clients, spec, seed=2, **given))
         runs.append([(state.parameters, state.buffers, state.server, state.client_rounds) for state in found])
         assert all(t.is_contiguous() for state in found for t in state.parameters.values())

@@ -10,28 +10,17 @@ from typing import Annotated, Any, Literal
 from tyro.conf import arg
 
 from ccvr.cli.arguments import parse
-from ccvr.cli.follow import runs_followed
+from ccvr.cli.follow import follow_jobs, require_no_failures
+from ccvr.comparison.arms import Arm, ArmRun, Comparison
+from ccvr.comparison.page import comparison_page
+from ccvr.comparison.plan import PlannedRun, base_name, planned_runs, preset_name, train_all
 from ccvr.core.budget import Budget, parse_duration
-from ccvr.core.errors import RunError, UsageError
+from ccvr.core.errors import UsageError
 from ccvr.core.fields import plain
 from ccvr.core.run import write_atomically
-from ccvr.experiment.compare import (
-    OutOfTime,
-    PlannedRun,
-    RunElsewhere,
-    RunFailed,
-    RunStarted,
-    Step,
-    base_name,
-    planned_runs,
-    preset_name,
-    train_all,
-)
 from ccvr.experiment.cost import Rates, describe_training, training_samples
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_mapping
-from ccvr.report.arms import Arm, ArmRun, Comparison
-from ccvr.report.arms_page import comparison_page
 from ccvr.report.runs import RunFiles
 from ccvr.report.text_table import print_tables
 from ccvr.reproduction.record import record
@@ -100,12 +89,10 @@ def command(argv: list[str]) -> None:
     budget = Budget(parse_duration(arguments.budget) if arguments.budget is not None else None)
     first = _comparison(arguments, spec, {arm: [] for arm in arguments.algorithms})
     write_atomically(out / FILE, first.to_bytes())  # so that a folder that was left can be shown
-    failures = _train(runs, budget, quiet=arguments.quiet)
+    failures = follow_jobs(train_all(runs, budget), quiet=arguments.quiet)
     found = _finished(runs)
     _finish(arguments, _comparison(arguments, spec, found), found, out)
-    if failures:
-        more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
-        raise RunError(f"not all could be trained: {failures[0].run.name}: {failures[0].error}{more}")
+    require_no_failures(failures)
 
 
 def _there(text: str) -> Path | None:
@@ -147,30 +134,6 @@ def _forecast(runs: Sequence[PlannedRun]) -> Iterator[str]:
     yield f"{len(left)} trainings from their start, " + describe_training(
         sum(map(training_samples, left)), sum(map(rates.seconds, left))
     )
-
-
-def _train(runs: Sequence[PlannedRun], budget: Budget, *, quiet: bool) -> list[RunFailed]:
-    """Bring the runs to their ends, and return those that failed."""
-    failures = []
-    try:
-        for step, progress in runs_followed(train_all(runs, budget), _title, quiet=quiet):
-            match step:
-                case RunFailed():
-                    failures.append(step)
-                    progress.say(f"{step.run.name}: {step.error}")
-                case RunElsewhere():
-                    progress.say(f"{step.run.name}: another process is at it, and it is left to that.")
-                case OutOfTime():
-                    print(f"The budget is spent; runs left: {step.left}. The same command goes on.", file=sys.stderr)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
-    return failures
-
-
-def _title(step: Step) -> str | None:
-    if not isinstance(step, RunStarted):
-        return None
-    return f"[{step.number}/{step.total}] {step.run.name}: {step.run.folder.path}"
 
 
 Found = dict[str, list[RunFiles]]

@@ -3,16 +3,17 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
-from ccvr.core.errors import CcvrError
+from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
+from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.results import Results, shared_line
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyze import Failed, refresh
+from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, refresh
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
@@ -80,6 +81,42 @@ def runs_followed(
                     bars.close()
                     progress = bars.enter_context(RunProgress(console, quiet=quiet))
                     progress.say(heading)
+
+
+def follow_jobs(steps: Iterable[Any], *, quiet: bool) -> list[JobFailed]:
+    """Show jobs until all are done; return those that failed."""
+    failures = list[JobFailed]()
+    try:
+        for step, progress in runs_followed(steps, _job_title, quiet=quiet):
+            match step:
+                case JobFailed(job, error):
+                    failures.append(step)
+                    progress.say(f"{job.name}: {error}")
+                case JobElsewhere(job):
+                    progress.say(f"{job.name}: another process is at it, and it is left to that.")
+                case OutOfTime(left):
+                    print(f"The budget is spent; runs left: {left}. The same command goes on.", file=sys.stderr)
+                case Analyzed():
+                    progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
+                case LeftOut():
+                    progress.say(f"{step.name} is left out: {step.reason}")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
+    return failures
+
+
+def _job_title(step: Any) -> str | None:
+    match step:
+        case JobStarted(job, number, total):
+            return f"[{number}/{total}] {job.name}: {job.folder.path}"
+    return None
+
+
+def require_no_failures(failures: Sequence[JobFailed]) -> None:
+    """Raise RunError with the first failure."""
+    if failures:
+        more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
+        raise RunError(f"not all could be made: {failures[0].job.name}: {failures[0].error}{more}")
 
 
 def _holds(folder: RunFolder, results: Results) -> bool:

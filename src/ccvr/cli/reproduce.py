@@ -3,7 +3,7 @@
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from ccvr.cli.arguments import parse
-from ccvr.cli.follow import runs_followed
+from ccvr.cli.follow import follow_jobs, require_no_failures
+from ccvr.comparison.queue import JobFailed
 from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import RunError, UsageError
-from ccvr.experiment.analyze import Analyzed, LeftOut
 from ccvr.experiment.cost import Rates
 from ccvr.experiment.spec import Spec
 from ccvr.report.text_table import TextTable, print_tables
@@ -27,19 +27,7 @@ from ccvr.reproduction.listing import cell_listing, listing
 from ccvr.reproduction.record import record
 from ccvr.reproduction.rounds import by_round
 from ccvr.reproduction.run_index import RunIndex
-from ccvr.reproduction.work import (
-    Job,
-    JobElsewhere,
-    JobFailed,
-    JobStarted,
-    OutOfTime,
-    Step,
-    chosen_cells,
-    in_order,
-    jobs_of,
-    turns_below,
-    work,
-)
+from ccvr.reproduction.work import Job, chosen_cells, do_all, in_order, jobs_of, turns_below
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
 
@@ -133,10 +121,7 @@ def command(argv: list[str]) -> None:
         where = f"{arguments.out} or {arguments.results}"
         print(f"Nothing of ours is in {where}; the paper's numbers stand alone.", file=sys.stderr)
     _show(arguments, items, cells, trainings)
-    if failures:
-        first = failures[0]
-        more = f" ({len(failures) - 1} more like it)" if len(failures) > 1 else ""
-        raise RunError(f"not all could be made: {first.job.name}: {first.error}{more}")
+    require_no_failures(failures)
 
 
 def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[Job]:
@@ -164,39 +149,12 @@ def _work(
     able = [job for job in every if job.has_data] or every  # where nothing can be made, the reason is reported
     _report_unable([job for job in every if job not in able and not job.is_done])
     jobs = in_order(able, Rates().seconds, train=arguments.train)
-    try:
-        return _follow(work(jobs, budget), quiet=arguments.quiet)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
+    return follow_jobs(do_all(jobs, budget), quiet=arguments.quiet)
 
 
 def _report_unable(jobs: Sequence[Job]) -> None:
     for name, number in Counter(job.spec.data.name for job in jobs).items():
         print(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", file=sys.stderr)
-
-
-def _follow(steps: Iterator[Step], *, quiet: bool) -> list[JobFailed]:
-    failures = []
-    for step, progress in runs_followed(steps, _title, quiet=quiet):
-        match step:
-            case JobFailed():
-                failures.append(step)
-                progress.say(f"{step.job.name}: {step.error}")
-            case JobElsewhere():
-                progress.say(f"{step.job.name}: another process is at it, and it is left to that.")
-            case OutOfTime():
-                progress.say(f"The budget is spent; cells left: {step.left}. The same command goes on.")
-            case Analyzed():
-                progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
-            case LeftOut():
-                progress.say(f"{step.name} is left out: {step.reason}")
-    return failures
-
-
-def _title(step: Step) -> str | None:
-    if not isinstance(step, JobStarted):
-        return None
-    return f"[{step.number}/{step.total}] {step.job.name}: {step.job.folder.path}"
 
 
 def _record(arguments: ReproduceArguments) -> None:

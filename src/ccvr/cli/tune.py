@@ -6,13 +6,13 @@ from pathlib import Path
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import runs_followed
+from ccvr.comparison.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
 from ccvr.experiment.cost import Rates, describe_training, training_samples
 from ccvr.experiment.events import Event
 from ccvr.experiment.presets import find_spec
 from ccvr.experiment.spec import Spec
-from ccvr.experiment.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
 from ccvr.report.tables import headline
 from ccvr.report.text_table import DASH, TextTable, print_tables
 

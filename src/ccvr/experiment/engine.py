@@ -28,7 +28,7 @@ from ccvr.training.client_state import ClientStates
 from ccvr.training.local import private_part
 from ccvr.training.messages import Client
 from ccvr.training.moments import moment_sums
-from ccvr.training.rounds import Revise, RoundState, federate, sent_state
+from ccvr.training.rounds import Revise, RoundState, ServerPart, federate, sent_state
 from ccvr.training.trainer import OneByOne, Trainer, scratch_of
 from ccvr.training.workers import Workers
 
@@ -89,8 +89,7 @@ class LocalEngine:
                 states=states,
                 resume=resume,
                 trainer=trainer,
-                unlabelled=self.setup.unlabelled,
-                revise=revise,
+                server=ServerPart(self.setup.unlabelled, revise),
             )
 
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, ClassCounts]]:

@@ -30,7 +30,7 @@ from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.moments import moment_sums
-from ccvr.training.rounds import Revise, RoundState, federate, sent_state
+from ccvr.training.rounds import Revise, RoundState, ServerPart, federate, sent_state
 
 NO_ORACLES = "oracles need raw features, which no client of a federation sends. Choose other calibration.methods."
 
@@ -85,8 +85,7 @@ class FlowerEngine:
             states=states,
             resume=resume,
             trainer=self,
-            unlabelled=self.setup.unlabelled,
-            revise=revise,
+            server=ServerPart(self.setup.unlabelled, revise),
         )
 
     def train(

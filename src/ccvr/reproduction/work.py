@@ -5,16 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from ccvr.calibration.methods import Calibration
+from ccvr.comparison.queue import JobFailed, work
 from ccvr.core.budget import Budget
-from ccvr.core.errors import CcvrError, DataError, RunError, RunInUse, SpecError, UsageError
+from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
 from ccvr.data.catalogue import is_here
-from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, analyze
-from ccvr.experiment.events import Event, HeadScored, RoundDone
+from ccvr.experiment.analyze import Failed, analyze
+from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
@@ -77,36 +79,6 @@ class Job:
         taken = set(self.folder.read_results()["accuracy"])
         found = [calibration_of(head, self.cell_spec) for head in self.missing_heads()]
         return [replace(each, label=unused(each.label, taken)) for each in found]
-
-
-@dataclass(frozen=True)
-class JobStarted:
-    job: Job
-    number: int
-    total: int
-
-
-@dataclass(frozen=True)
-class JobFailed:
-    job: Job
-    error: CcvrError
-
-
-@dataclass(frozen=True)
-class JobElsewhere:
-    """Another process does this job."""
-
-    job: Job
-
-
-@dataclass(frozen=True)
-class OutOfTime:
-    """The budget is spent; ``left`` jobs are not done."""
-
-    left: int
-
-
-Step = Event | Analyzed | LeftOut | JobStarted | JobFailed | JobElsewhere | OutOfTime
 
 
 def chosen_cells(items: Sequence[Item], patterns: Sequence[str]) -> list[str]:
@@ -192,26 +164,12 @@ def in_order(jobs: Sequence[Job], seconds: Callable[[Spec], float], *, train: bo
     return sorted(left, key=turn)
 
 
-def work(jobs: Sequence[Job], budget: Budget) -> Iterator[Step]:
-    """Do the jobs one after the other; a job that fails is reported and left. Stops where the work can be continued."""
-    for number, job in enumerate(jobs, start=1):
-        if budget.is_spent():
-            yield OutOfTime(len(jobs) - number + 1)
-            return
-        yield JobStarted(job, number, len(jobs))
-        try:
-            for step, may_stop in _steps(job):
-                yield step
-                if may_stop and budget.is_spent() and not job.is_done:
-                    yield OutOfTime(len(jobs) - number + 1)
-                    return
-        except RunInUse:
-            yield JobElsewhere(job)
-        except CcvrError as error:
-            yield JobFailed(job, error)
+def do_all(jobs: Sequence[Job], budget: Budget) -> Iterator[Any]:
+    """Do the jobs one after the other; a head or an analysis that cannot be made is a JobFailed of its own."""
+    return work(jobs, _steps, budget)
 
 
-def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
+def _steps(job: Job) -> Iterator[tuple[Any, bool]]:
     """What happens, and whether the work may be interrupted there without loss."""
     if job.is_trained:
         settle(job.folder, job.spec)
@@ -224,7 +182,7 @@ def _steps(job: Job) -> Iterator[tuple[Step, bool]]:
         yield JobFailed(job, done.error) if isinstance(done, Failed) else done, True
 
 
-def _calibrations(job: Job) -> Iterator[tuple[Step, bool]]:
+def _calibrations(job: Job) -> Iterator[tuple[Any, bool]]:
     """Fit the missing heads; one that cannot be fitted does not keep those behind it from it."""
     missing = job.missing_calibrations()
     while missing:

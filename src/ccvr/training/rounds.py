@@ -59,6 +59,15 @@ Revise = Callable[[RoundState], RoundState]
 """Changes the state after a round, before anybody sees it."""
 
 
+@dataclass(frozen=True)
+class ServerPart:
+    """What the server adds to the rounds beside its algorithm."""
+
+    unlabelled: Inputs | None = None
+    """Samples that algorithms may learn from."""
+    revise: Revise | None = None
+
+
 def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[IntArray]:
     """The clients of each round, drawn up front: the same for every algorithm; more rounds keep the earlier ones."""
     rng = stream(seed, "cohorts")
@@ -99,13 +108,11 @@ def federate(
     states: ClientStates,
     resume: RoundState | None = None,
     trainer: Trainer | None = None,
-    unlabelled: Inputs | None = None,
-    revise: Revise | None = None,
+    server: ServerPart = ServerPart(),  # noqa: B008 - frozen
 ) -> Iterator[RoundState]:
     """Yield the state after each round, from the first or from the one after ``resume``. ``model`` is scratch space.
 
-    Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``. ``unlabelled``
-    samples are for the server's part of a round. ``revise`` may change the state after each round.
+    Clients train and are folded largest first, ties by id: in this process, or by another ``trainer``.
     """
     algorithm = algorithm_of(spec)
     trainer = trainer or OneByOne(scratch_of(model, spec), spec, seed, states)
@@ -119,8 +126,8 @@ def federate(
         client_rounds: dict[int, int] = {}
         results = _noted(trainer.train(cohort, sent, state.client_rounds, round=number), reports, client_rounds, number)
         rng = stream(seed, "server", round=number)
-        server = ServerContext(number, rng, partial(copy.deepcopy, built), spec.buffers, unlabelled)
-        made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, server), sent, spec)
+        context = ServerContext(number, rng, partial(copy.deepcopy, built), spec.buffers, server.unlabelled)
+        made, server_state = _aggregated(algorithm.aggregate(sent, results, state.server, context), sent, spec)
         state = RoundState(
             number,
             _with(state.parameters, made.parameters),
@@ -129,7 +136,7 @@ def federate(
             {**state.client_rounds, **client_rounds},
             tuple(reports),
         )
-        state = revise(state) if revise else state
+        state = server.revise(state) if server.revise else state
         yield state
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from ccvr.comparison.tune import Candidate, Failed, Trying, Tuned, best, folder_name, grid, tune
 from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import RoundDone
 from ccvr.experiment.spec import read_spec
-from ccvr.experiment.tune import Candidate, Failed, Trying, Tuned, best, folder_name, grid, tune
 from tests.reproduction.digits import PLAIN
 
 SPEC = replace(PLAIN.spec, training=replace(PLAIN.spec.training, rounds=2, local_epochs=1))

@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ccvr.calibration.methods import SELECT, Calibration, parse_calibrations
+from ccvr.comparison.queue import work
 from ccvr.core.budget import Budget
-from ccvr.core.errors import CcvrError, RunError, RunInUse, SpecError
+from ccvr.core.errors import RunError, SpecError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event, RoundDone
@@ -65,36 +67,6 @@ class PlannedRun:
         return None if has == wanted else wanted
 
 
-@dataclass(frozen=True)
-class RunStarted:
-    run: PlannedRun
-    number: int
-    total: int
-
-
-@dataclass(frozen=True)
-class RunFailed:
-    run: PlannedRun
-    error: CcvrError
-
-
-@dataclass(frozen=True)
-class RunElsewhere:
-    """Another process has this run."""
-
-    run: PlannedRun
-
-
-@dataclass(frozen=True)
-class OutOfTime:
-    """The budget is spent; ``left`` runs are not finished."""
-
-    left: int
-
-
-Step = Event | RunStarted | RunFailed | RunElsewhere | OutOfTime
-
-
 def preset_name(text: str) -> str:
     """The preset that a text means, which may leave the algorithm out, as cifar10-a0.1; other texts as they are."""
     return f"{text}-fedavg" if f"{text}-fedavg" in PRESETS else text
@@ -145,33 +117,17 @@ def _slug(arm: str) -> str:
     return re.sub(r"[^\w.=+-]+", "-", arm).strip("-.")
 
 
-def train_all(runs: Sequence[PlannedRun], budget: Budget) -> Iterator[Step]:
-    """Bring the runs to their ends, one after the other. One that fails is reported and left.
-
-    Where the budget ends, the work stops after a round, from where the same call goes on.
-    """
-    left = [run for run in runs if not run.is_done]
-    for number, run in enumerate(left, start=1):
-        if budget.is_spent():
-            yield OutOfTime(len(left) - number + 1)
-            return
-        yield RunStarted(run, number, len(left))
-        try:
-            for event in _events(run):
-                yield event
-                if isinstance(event, RoundDone) and event.round < event.rounds and budget.is_spent():
-                    yield OutOfTime(len(left) - number + 1)
-                    return
-        except RunInUse:
-            yield RunElsewhere(run)
-        except CcvrError as error:
-            yield RunFailed(run, error)
+def train_all(runs: Sequence[PlannedRun], budget: Budget) -> Iterator[Any]:
+    """Bring the runs to their ends. Where the budget ends, the work stops after a round; the same call goes on."""
+    return work([run for run in runs if not run.is_done], _steps, budget)
 
 
-def _events(run: PlannedRun) -> Iterator[Event]:
+def _steps(run: PlannedRun) -> Iterator[tuple[Event, bool]]:
     """Train what is not trained; of a trained run fit the heads that it lacks."""
     if not run.is_trained:
-        yield from run_or_resume(run.spec, run.folder.path)
-    else:
-        settle(run.folder, run.spec)
-        yield from calibrate_again(run.folder, run.missing(), chosen=run.deploys())
+        for event in run_or_resume(run.spec, run.folder.path):
+            yield event, isinstance(event, RoundDone) and event.round < event.rounds
+        return
+    settle(run.folder, run.spec)
+    for event in calibrate_again(run.folder, run.missing(), chosen=run.deploys()):
+        yield event, True

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ccvr.report.paired import LEVEL, Paired, holm
+from ccvr.comparison.paired import LEVEL, Paired, holm
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 30])

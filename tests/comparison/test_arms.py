@@ -7,16 +7,16 @@ from statistics import mean, stdev
 
 import pytest
 
+from ccvr.comparison.arms import Arm, ArmRun, Comparison
+from ccvr.comparison.page import comparison_page
 from ccvr.core.errors import RunError
-from ccvr.report.arms import Arm, ArmRun, Comparison
-from ccvr.report.arms_page import comparison_page
 from ccvr.report.runs import RunFiles
-from tests.report.conftest import MakeRun, record, results, spec
+from tests.report.conftest import record, results, spec, write_run
 from tests.report.hostile import HOSTILE
 
 
 def made(seed: int, before: float, after: float, **changes: object) -> ArmRun:
-    run = ArmRun(seed, {"uncalibrated": before, "ccvr": after}, "ccvr", None, None, 2_000_000, 10.0)
+    run = ArmRun(seed, {"uncalibrated": before, "ccvr": after}, "ccvr", None, 2_000_000, 10.0)
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
@@ -28,8 +28,10 @@ PLAIN = Arm("fedavg", (made(0, 50, 60), made(1, 52, 61), made(2, 54, 62)))
 BETTER = Arm("scaffold", (made(0, 55.0, 60.5), made(1, 57.1, 59.9), made(2, 58.9, 62.6)))
 
 
-def test_the_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
-    path = make_run(made=spec(3), said=results(personal_accuracy={"mean": 71.0, "worst": 50.0, "p10": 55.0}))
+def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
+    path = write_run(
+        tmp_path / "run", made=spec(3), said=results(personal_accuracy={"mean": 71.0, "worst": 50.0, "p10": 55.0})
+    )
     lines = [record(number) for number in (1, 2)]
     for line in lines:
         for client in line["clients"]:
@@ -37,7 +39,7 @@ def test_the_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = ArmRun.of(RunFiles.read(path))
     assert found.accuracy == {"uncalibrated": 61.5, "ccvr": 67.6251, "oracle": 70.0}
-    assert (found.seed, found.before, found.after, found.oracle, found.personal) == (3, 61.5, 67.6251, "oracle", 71.0)
+    assert (found.seed, found.before, found.after, found.personal) == (3, 61.5, 67.6251, 71.0)
     assert found.bytes == 2 * (4 * 130 + 0 + 1 + 2 + 3) + 10, "both ways of all clients and rounds, and the statistics"
     assert found.seconds == pytest.approx(2 * 0.5 + 0.1)
 
@@ -52,6 +54,25 @@ def test_tables_have_mean_and_deviation_and_only_columns_that_are_known() -> Non
         ["before", "scaffold", "3", "+5.00"],
         ["after", "scaffold", "3", "+0.00"],
     ]
+
+
+def test_other_heads_have_columns_of_their_own() -> None:
+    def heads(first: float, second: float) -> Arm:
+        runs = (
+            made(s, 50, 60, accuracy={"uncalibrated": 50.0, "ccvr": 60.0, "lda": first, "MB": second}) for s in (0, 1)
+        )
+        return Arm("fedavg", tuple(runs))
+
+    table, *_ = compared(heads(61, 62), heads(63, 64)).tables()
+    assert list(table.headers) == ["algorithm", "seeds", "before", "after", "gain", "lda", "head MB", "MB", "seconds"]
+    assert [row[5:8] for row in table.rows] == [
+        ["61.00 ± 0.00", "62.00 ± 0.00", "2.00 ± 0.00"],
+        ["63.00 ± 0.00", "64.00 ± 0.00", "2.00 ± 0.00"],
+    ]
+    mixed = Arm("moon", (made(0, 50, 60, deployed="uncalibrated"),))
+    assert "ccvr" in compared(PLAIN, mixed).tables()[0].headers, (
+        "where runs deploy different heads, each has its column"
+    )
 
 
 def test_what_is_more_than_noise_is_said() -> None:
@@ -105,9 +126,9 @@ def test_other_files_are_no_comparisons(change: dict[str, object], tmp_path: Pat
         Comparison.read(path)
 
 
-def test_the_page_has_the_tables_and_escapes_what_runs_say(make_run: MakeRun) -> None:
+def test_the_page_has_the_tables_and_escapes_what_runs_say(tmp_path: Path) -> None:
     bad = HOSTILE[1]
-    run = RunFiles.read(make_run(made=spec(0, training__algorithm=bad)))
+    run = RunFiles.read(write_run(tmp_path / "run", made=spec(0, training__algorithm=bad)))
     arms = Arm(bad, (ArmRun.of(run),)), replace(PLAIN, runs=PLAIN.runs[:1])
     page = comparison_page(compared(*arms, seeds=(0,)), {bad: [run]})
     assert bad not in page

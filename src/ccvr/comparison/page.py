@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ccvr.report.arms import Comparison
+from ccvr.comparison.arms import Comparison
 from ccvr.report.blocks import accuracies, how_to_repeat, scrolling, section, what_was_run
 from ccvr.report.figure_set import draw, inlined
 from ccvr.report.figures.table import FIGURES

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from ccvr.calibration.spec import CalibrationSpec
+from ccvr.comparison.plan import PlannedRun, planned_runs, preset_name, train_all
+from ccvr.comparison.queue import JobFailed, JobStarted, OutOfTime
 from ccvr.core.budget import Budget
 from ccvr.core.errors import RunError, SpecError, UnknownName
 from ccvr.core.run import RunFolder
-from ccvr.experiment.compare import OutOfTime, PlannedRun, RunFailed, RunStarted, planned_runs, preset_name, train_all
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.spec import Spec
 from tests.cli.conftest import TINY
@@ -82,8 +83,8 @@ def test_a_budget_stops_between_rounds_and_the_same_call_ends_in_the_same_bits(t
 def test_a_run_that_fails_does_not_keep_others_from_training(tmp_path: Path) -> None:
     runs = plan(tmp_path, replace(SMALL, training=replace(SMALL.training, rounds=1)), ("fedprox,mu=1e30", "fedavg"), 1)
     steps = list(train_all(runs, Budget()))
-    (failed,) = [step for step in steps if isinstance(step, RunFailed)]
-    assert failed.run.arm == "fedprox,mu=1e30"
+    (failed,) = [step for step in steps if isinstance(step, JobFailed)]
+    assert failed.job.arm == "fedprox,mu=1e30"
     assert "diverged in round 1" in str(failed.error)
     assert [run.is_done for run in runs] == [False, True]
 
@@ -104,7 +105,7 @@ def test_heads_that_are_asked_for_later_are_fitted_and_deployed_in_every_run(tmp
     assert [step.label for step in steps if isinstance(step, HeadScored)] == ["ridge"] * 2
     assert not [step for step in steps if isinstance(step, RoundDone)]
     assert {run.folder.read_results()["deployed"] for run in runs} == {"ridge"}
-    assert [step for step in train_all(runs, Budget()) if isinstance(step, RunStarted)] == []
+    assert [step for step in train_all(runs, Budget()) if isinstance(step, JobStarted)] == []
     changed = plan(tmp_path, replace(one, calibration=CalibrationSpec(methods=("lda,transform=tukey:0.5",))), seeds=1)
     with pytest.raises(RunError, match=r'has "lda" with transform = .*, not .tukey:0.5.. Give the new one a name'):
         list(train_all(changed, Budget()))

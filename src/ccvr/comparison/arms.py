@@ -6,17 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ccvr.comparison.paired import LEVEL, Paired, holm
 from ccvr.core.errors import RunError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import parse_json
 from ccvr.report.groups import Spread
-from ccvr.report.paired import LEVEL, Paired, holm
 from ccvr.report.runs import RunFiles
 from ccvr.report.text_table import DASH, TextTable, Value
 
 FORMAT = "ccvr-comparison/1"
-ORACLE = "oracle"
-"""The method whose accuracy says how good the features are."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,6 @@ class ArmRun:
     accuracy: dict[str, float]
     """By label of the head."""
     deployed: str
-    oracle: str | None
-    """The label of the oracle's head, if that was fitted."""
     personal: float | None
     """Mean of the clients' own models on their held-out samples."""
     bytes: int
@@ -48,7 +44,6 @@ class ArmRun:
             seed=int(run.spec.get("seed", 0)),
             accuracy=run.accuracy,
             deployed=run.deployed,
-            oracle=next((label for label, row in rows.items() if row["method"] == ORACLE), None),
             personal=personal["mean"] if personal else None,
             bytes=moved + deployed.get("bytes", 0),
             seconds=round(trained + deployed.get("seconds", 0.0), 3),
@@ -69,12 +64,11 @@ MEASURES: dict[str, Measure] = {
     BEFORE: lambda run: run.before,
     AFTER: lambda run: run.after,
     "gain": lambda run: run.after - run.before,
-    "oracle": lambda run: None if run.oracle is None else run.accuracy[run.oracle],
     "personal": lambda run: run.personal,
     "MB": lambda run: run.bytes / 1e6,
     "seconds": lambda run: run.seconds,
 }
-"""Columns of the table; those that no run has are left out."""
+"""Columns of the table beside those of heads; those that no run has are left out."""
 TESTED = (BEFORE, AFTER)
 """What algorithms are told apart by."""
 
@@ -188,8 +182,18 @@ class Comparison:
         """The algorithms, and their differences to the first one where there are any."""
         return [self._arms_table(), *([self._differences_table()] if self.differences() else [])]
 
+    def _measures(self) -> dict[str, Measure]:
+        """Columns of the table: those of ``MEASURES``, behind the gain one for each head that is not deployed."""
+        runs = [run for arm in self.arms for run in arm.runs]
+        deployed = {run.deployed for run in runs}
+        shown = {UNCALIBRATED} | (deployed if len(deployed) == 1 else set())
+        labels = dict.fromkeys(label for run in runs for label in run.accuracy if label not in shown)
+        heads = {f"head {label}" if label in MEASURES else label: _accuracy_of(label) for label in labels}
+        first = {name: MEASURES[name] for name in (BEFORE, AFTER, "gain")}
+        return {**first, **heads, **MEASURES}
+
     def _arms_table(self) -> TextTable:
-        spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in MEASURES.items()}
+        spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in self._measures().items()}
         columns = {name: found for name, found in spreads.items() if name in TESTED or any(found)}
         rows: list[list[str]] = []
         values: list[dict[str, Value]] = []
@@ -210,6 +214,10 @@ class Comparison:
         headers = ("calibration", "algorithm", "seeds", "difference", "low", "high", "p", "verdict")
         words = ("calibration", "algorithm", "verdict")
         return TextTable(caption, headers, rows, words, list(map(_row, differences)), "differences")
+
+
+def _accuracy_of(label: str) -> Measure:
+    return lambda run: run.accuracy.get(label)
 
 
 def _text(name: str, spread: Spread | None) -> str:
