@@ -188,11 +188,14 @@ def over_quickstart(repeats: int) -> Figures:
 
 
 def scaling(repeats: int) -> Figures:
-    """All clients every round; and ``moon``: 10,000 clients of which one in a hundred trains, and remembers."""
+    """All clients every round. ``moon`` and ``scaffold`` have 10,000; one in a hundred trains, and remembers."""
     few, many = ("10", "100", "1000"), ("10", "10000")
-    moon = ours("iid", "10000", "--algorithm", "moon", "--fraction", "0.01", "--augment")
+    remembering = {
+        name: ours("iid", "10000", "--algorithm", name, "--fraction", "0.01", "--augment")
+        for name in ("moon", "scaffold")
+    }
     ratios, peaks, times = {}, {}, dict[str, list[float]]()
-    for numbers, more, count in ((few, {}, 2 * repeats), (many, {"moon": moon}, repeats)):
+    for numbers, more, count in ((few, {}, 2 * repeats), (many, remembering, repeats)):
         with sides(**{f"iid_{number}": ours("iid", number) for number in numbers}, **more) as started:
             found = turns(started, count)
             peaks |= {f"peak_gb_{name}": peak_memory(side.process.pid) / 1e9 for name, side in started.items()}
