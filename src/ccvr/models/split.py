@@ -55,15 +55,22 @@ class SplitModel(nn.Module):
     """head(backbone(normalize(x))): inputs [B, …] → features [B, d] → scores [B, classes].
 
     ``normalize`` is what the data set puts before a model, such as the normalisation of uint8 images. Inputs of several
-    tensors come as keywords, or as one mapping.
+    tensors come as keywords, or as one mapping. ``example`` are inputs [B, …] that it was built for, where there were
+    any: they say types and shapes.
     """
 
     def __init__(
-        self, normalize: nn.Module, backbone: nn.Module, head: Head, *, class_names: tuple[str, ...] = ()
+        self,
+        normalize: nn.Module,
+        backbone: nn.Module,
+        head: Head,
+        *,
+        class_names: tuple[str, ...] = (),
+        example: Inputs | None = None,
     ) -> None:
         super().__init__()
         self.normalize, self.backbone, self.head = normalize, backbone, head
-        self.class_names = class_names
+        self.class_names, self.example = class_names, example
 
     def inputs(self, x: Inputs | Crops) -> Inputs | Lanes:
         """What the backbone reads: normalised images, in the vector lanes where it takes those."""
@@ -104,7 +111,7 @@ class SplitModel(nn.Module):
             inside = [tap.removeprefix("backbone.") for tap in head.taps]
             if not isinstance(backbone, TappedBackbone) or backbone.taps != tuple(inside):
                 backbone = TappedBackbone(copy.deepcopy(backbone), inside)
-        new = SplitModel(self.normalize, backbone, head, class_names=self.class_names)
+        new = SplitModel(self.normalize, backbone, head, class_names=self.class_names, example=self.example)
         new.training = self.training
         return new
 
@@ -125,7 +132,7 @@ def split_model(
     linear = model.get_submodule(path)
     assert isinstance(linear, nn.Linear)
     head = HEAD_KINDS[head_kind](linear.weight, linear.bias)
-    return SplitModel(normalize, Backbone(model, path), head)
+    return SplitModel(normalize, Backbone(model, path), head, example=example)
 
 
 def under_new_head(model: nn.Module, path: str, head: Head) -> nn.Module:

@@ -89,6 +89,9 @@ class Algorithm:
     def require(self, spec: TrainingSpec) -> None:
         """Refuse a training section under which the algorithm has no meaning; called before a run begins."""
 
+    def require_model(self, model: SplitModel) -> None:
+        """Refuse a model that the algorithm cannot train; called before a run begins."""
+
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         """The server's state before the first round."""
         return {}
@@ -141,6 +144,10 @@ class WithServer(Algorithm):
     def require(self, spec: TrainingSpec) -> None:
         self.local.require(spec)
         self.server.require(spec)
+
+    def require_model(self, model: SplitModel) -> None:
+        self.local.require_model(model)
+        self.server.require_model(model)
 
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         return joined({LOCAL: self.local.init(model, num_clients), SERVER: self.server.init(model, num_clients)})

@@ -76,14 +76,16 @@ def draw_cohorts(num_clients: int, spec: TrainingSpec, *, seed: int) -> list[Int
 
 
 def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> RoundState:
-    """The state before the first round."""
+    """The state before the first round; a model that the algorithm cannot train is refused."""
+    algorithm = algorithm_of(spec)
+    algorithm.require_model(model)
     first = ModelState(parameters_of(model), buffers_of(model))
     sent = _sent(first, spec, model)
     if not sent.parameters:
         raise SpecError(
             f'"{spec.algorithm}" keeps every parameter with its clients; then no model is learned together.'
         )
-    server = algorithm_of(spec).init(sent, num_clients)
+    server = algorithm.init(sent, num_clients)
     return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
 
 

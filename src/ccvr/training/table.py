@@ -14,6 +14,7 @@ from ccvr.training.algorithms.distillation import FedDF
 from ccvr.training.algorithms.drift import FedAvg, FedDyn, FedNova, FedProx, FedSam, Scaffold
 from ccvr.training.algorithms.features import FedBABU, FedDecorr, Moon
 from ccvr.training.algorithms.labels import FedIR, FedLC, FedNTD, FedRS
+from ccvr.training.algorithms.matching import FedMA, Pfnm
 from ccvr.training.algorithms.personal import FedBn, FedPer, FedRep, LgFedAvg, PerFedAvg
 from ccvr.training.algorithms.servers import FedAdagrad, FedAdam, FedAvgM, FedExp, FedYogi
 from ccvr.training.spec import TrainingSpec
@@ -40,6 +41,8 @@ ALGORITHMS: Table[type[Algorithm]] = Table(
         "fedyogi": FedYogi,
         "fedexp": FedExp,
         "feddf": FedDF,
+        "fedma": FedMA,
+        "pfnm": Pfnm,
         "fedper": FedPer,
         "lg-fedavg": LgFedAvg,
         "fedbn": FedBn,

@@ -65,13 +65,13 @@ class FedIR(Algorithm):
             for result in results:
                 if not heard[result.client]:
                     heard[result.client] = 1
-                    counts.add_(_counts_of(result, like=counts))
+                    counts.add_(counts_of(result, like=counts))
                 yield result
 
         return server.average(noted()), {"counts": counts, "heard": heard}
 
 
-def _counts_of(result: LocalResult, *, like: Tensor) -> Tensor:
+def counts_of(result: LocalResult, *, like: Tensor) -> Tensor:
     """A client's label counts; those of another number of samples, or that are no counts, are refused."""
     found = result.payload.get("counts")
     is_counts = (
