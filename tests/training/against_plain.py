@@ -15,9 +15,9 @@ SEED = 5
 NAMES = {"backbone.model.1.weight": "W1", "backbone.model.1.bias": "b1", "head.weight": "W2", "head.bias": "b2"}
 
 
-def named(state):
+def named(state, names=NAMES):
     """Tensors by the names of the plain implementation."""
-    return {NAMES[name]: value for name, value in state.items()}
+    return {names[name]: value for name, value in state.items()}
 
 
 def epochs_of(clients, spec):
@@ -33,17 +33,17 @@ def epochs_of(clients, spec):
     return epochs
 
 
-def require_equal(spec, clients, folder, rule=None, server=None, *, unlabelled=None):
+def require_equal(spec, clients, folder, rule=None, server=None, *, unlabelled=None, build=small_model, names=NAMES):
     """Every round of the product ends in the plain implementation's weights, to 1e-9. Returns the product's states."""
-    model = small_model(clsnorm=spec.clsnorm)
-    start = named({name: value.detach().clone() for name, value in model.named_parameters()})
+    model = build(clsnorm=spec.clsnorm)
+    start = named({name: value.detach().clone() for name, value in model.named_parameters()}, names)
     sizes, cohorts = [len(client.indices) for client in clients], draw_cohorts(len(clients), spec, seed=SEED)
     expected = list(plain.federate(start, sizes, epochs_of(clients, spec), cohorts, spec, rule, server))
     states = ClientStates(folder)
     found = list(federate(model, clients, spec, seed=SEED, states=states, server=ServerPart(unlabelled)))
     assert len(found) == len(expected) == spec.rounds
     for state, theirs in zip(found, expected, strict=True):
-        ours = named(state.parameters)
+        ours = named(state.parameters, names)
         assert ours.keys() == theirs.keys()
         for name in ours:
             torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=1e-9)

@@ -57,7 +57,8 @@ def _target(others: FloatArray, mass: FloatArray, weight: FloatArray) -> FloatAr
 
     A coordinate adds w m / (w + m) (others / m − neuron)² to the sum, because θ moves with the neuron.
     """
-    return others * weight / (weight + mass)
+    together = weight + mass
+    return others * np.divide(weight, together, out=np.zeros_like(together), where=together > 0)
 
 
 def _is_better(new: IntArray, old: IntArray, target: FloatArray, neurons: FloatArray) -> bool:
