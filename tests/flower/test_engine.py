@@ -11,6 +11,7 @@ import torch
 from flwr.app import Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from torch import nn
 
 from ccvr.calibration.select import select
 from ccvr.calibration.spec import CalibrationSpec
@@ -31,6 +32,7 @@ from ccvr.flower.client_app import app as client_app
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_bytes, sent_from_bytes
+from ccvr.models.build import ModelSpec
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
@@ -58,7 +60,7 @@ TINY = Spec(
     calibration=CalibrationSpec(methods=("lda",)),
 )
 ALGORITHMS = {
-    **{name: {"algorithm": name} for name in TABLE if name != "fedbn"},  # the model has no normalisation
+    **{name: {"algorithm": name} for name in TABLE if name != "fedbn"},  # no model here has normalisation
     "fedprox": {"algorithm": "fedprox,mu=0.1"},
     "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
     "scaffold": {"algorithm": "scaffold", "server": "fedadam", "client_fraction": 0.67},
@@ -66,6 +68,7 @@ ALGORITHMS = {
     "feddyn": {"algorithm": "feddyn", "client_fraction": 0.67},
     "fedsam": {"algorithm": "fedsam", "server": "fedexp"},
     "feddf": {"algorithm": "feddf,steps=30"},
+    "fedma": {"algorithm": "fedma", "rounds": 3},
     "fedrep": {"algorithm": "fedrep", "local_epochs": 2},
     "kernels": {"step": "halide"},
     "clsnorm": {"clsnorm": True},
@@ -74,10 +77,20 @@ ALGORITHMS = {
 }
 
 
+def perceptron(shape, num_classes):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, num_classes)
+    )
+
+
+MODELS = {"pfnm": f"{__name__}:perceptron"}  # has no convolutions
+
+
 def with_training(**changes) -> Spec:
     training = replace(TINY.training, **changes)
     unlabelled = "0.1" if algorithm_of(training).needs_unlabelled else ""
-    return replace(TINY, training=training, data=replace(TINY.data, unlabelled=unlabelled))
+    model = ModelSpec(MODELS.get(training.algorithm, "auto"))
+    return replace(TINY, model=model, training=training, data=replace(TINY.data, unlabelled=unlabelled))
 
 
 def on_flower(spec: Spec, path, grid: Loopback | None = None, *, simulated=True):

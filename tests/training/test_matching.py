@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -184,7 +185,7 @@ def test_a_layer_rests_from_the_round_after_its_own_to_the_end_of_the_cycle(clie
     spec = replace(SPEC, algorithm="fedma", rounds=7)
     states = list(federate(deep_model(), clients, spec, seed=SEED, states=ClientStates(tmp_path)))
     layers = [layer.weight for layer in chain_of(deep_model())]
-    for before, after in zip(states, states[1:], strict=False):
+    for before, after in pairwise(states):
         changed = [not torch.allclose(before.parameters[n], after.parameters[n], rtol=0, atol=1e-14) for n in layers]
         first = (after.round - 1) % 3
         assert changed == [number >= first for number in range(3)], after.round

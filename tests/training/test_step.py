@@ -29,8 +29,8 @@ from ccvr.training.workers import Workers
 from tests.training.small import Using
 
 SPEC = TrainingSpec(rounds=2, local_epochs=1, batch_size=32, lr=0.01, step="halide")
-SUITED = [each for each in ALGORITHMS if each != "fedbn"]
-"""Algorithms for models without normalisation layers."""
+SUITED = [each for each in ALGORITHMS if each not in ("fedbn", "pfnm")]
+"""Algorithms for models with convolutions and without normalisation layers."""
 SIZES = (70, 33, 8, 1)
 """Whole batches, a last one that fills no group of lanes, one that fills one, a single image."""
 

@@ -154,8 +154,8 @@ def test_results_come_in_the_cohort_s_order_and_few_wait(tmp_path, monkeypatch):
         assert [result.client for result in results] == list(range(1, 51))
 
 
-NETWORKS = {"fedbn": "mobilenet-v2", "fedavgm": "mobilenet-v2"}
-"""By algorithm; the first asks for normalisation layers."""
+NETWORKS = {"fedbn": "mobilenet-v2", "fedavgm": "mobilenet-v2", "pfnm": "linear"}
+"""By algorithm; the first asks for normalisation layers, the last one takes no convolutions."""
 SHORT = {"feddf": "feddf,steps=20"}
 
 

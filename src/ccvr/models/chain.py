@@ -96,9 +96,9 @@ def _require_all(model: SplitModel, chain: list[Layer]) -> None:
     for name, _ in model.named_parameters(remove_duplicate=False):
         if name not in known:
             raise SpecError(
-                f'the neurons of this model cannot be matched: "{name}" belongs to a {_kind(model, name)}, and that is '
-                "neither a convolution without groups, nor a linear layer, nor batch normalisation behind one, "
-                f"or it has a second name. {REMEDY}"
+                f'the neurons of this model cannot be matched: "{name}" belongs to a {_kind(model, name)}. '
+                "Matching takes convolutions without groups, linear layers and batch normalisation behind them, each "
+                f"under one name. {REMEDY}"
             )
 
 
