@@ -23,7 +23,6 @@ from ccvr.training.client_state import ClientStates
 from ccvr.training.messages import LocalMetrics, LocalResult, ModelState
 from ccvr.training.rounds import federate
 from ccvr.training.table import find_algorithm
-from ccvr.training.workers import Workers
 from tests.training.against_plain import BASE, SEED, require_equal
 from tests.training.plain_matching import FedMA, Pfnm
 from tests.training.small import NUM_CLASSES, small_model
@@ -190,48 +189,6 @@ def test_a_layer_rests_from_the_round_after_its_own_to_the_end_of_the_cycle(clie
         first = (after.round - 1) % 3
         assert changed == [number >= first for number in range(3)], after.round
     assert ["moved" in state.server for state in states] == [True, True, False] * 2 + [True]
-
-
-def bits(states):
-    return [{**state.parameters, **state.buffers, **state.server} for state in states]
-
-
-def require_same_bits(run, alone):
-    """The last states of a run are those of another."""
-    for found, expected in zip(bits(run), bits(alone[len(alone) - len(run) :]), strict=True):
-        assert found.keys() == expected.keys()
-        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-@pytest.mark.parametrize("algorithm", RULES)
-def test_the_same_bits_after_a_resume(algorithm, clients, tmp_path):
-    spec, files = replace(SPEC, algorithm=algorithm, client_fraction=0.6), ClientStates(tmp_path)
-    alone = list(federate(deep_model(), clients, spec, seed=SEED, states=files))
-    for state in alone:
-        run = list(federate(deep_model(), clients, spec, seed=SEED, states=files, resume=state))
-        assert len(run) == spec.rounds - state.round
-        require_same_bits(run, alone)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "number"),
-    [
-        ("fedma", 2),
-        *(
-            pytest.param(name, k, marks=pytest.mark.slow)
-            for name in RULES
-            for k in (1, 2, 3)
-            if (name, k) != ("fedma", 2)
-        ),
-    ],
-)
-def test_the_same_bits_with_workers(algorithm, number, clients, tmp_path):
-    spec, files = replace(SPEC, algorithm=algorithm), ClientStates(tmp_path)
-    alone = list(federate(deep_model(), clients, spec, seed=SEED, states=files))
-    with Workers(number, clients, deep_model, spec, seed=SEED, states=files) as workers:
-        run = list(federate(deep_model(), clients, spec, seed=SEED, states=files, trainer=workers))
-    assert len(run) == spec.rounds
-    require_same_bits(run, alone)
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

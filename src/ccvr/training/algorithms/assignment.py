@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from ccvr.core.arrays import IntArray
 
 FloatArray = NDArray[np.float64]
-ROUNDING = 1e-12
-"""Gains below this part of the largest possible one are rounding: the order stays."""
 
 
 def best_order(target: FloatArray, neurons: FloatArray) -> IntArray:
@@ -43,10 +41,9 @@ def match(clients: Sequence[FloatArray], weights: Sequence[FloatArray], *, itera
         changed = False
         for k, (neurons, weight) in enumerate(zip(clients, weights, strict=True)):
             others = total - weight * neurons[orders[k]]
-            target = _target(others, mass - weight, weight)
-            order = best_order(target, neurons)
-            if _is_better(order, orders[k], target, neurons):
-                orders[k], total, changed = order, others + weight * neurons[order], True
+            order = best_order(_target(others, mass - weight, weight), neurons)
+            changed = changed or bool((order != orders[k]).any())
+            orders[k], total = order, others + weight * neurons[order]
         if not changed:
             break
     return orders
@@ -59,8 +56,3 @@ def _target(others: FloatArray, mass: FloatArray, weight: FloatArray) -> FloatAr
     """
     together = weight + mass
     return others * np.divide(weight, together, out=np.zeros_like(together), where=together > 0)
-
-
-def _is_better(new: IntArray, old: IntArray, target: FloatArray, neurons: FloatArray) -> bool:
-    gain = np.sum(target * (neurons[new] - neurons[old]))
-    return bool(gain > ROUNDING * np.linalg.norm(target) * np.linalg.norm(neurons))

@@ -22,7 +22,7 @@ COUNTS, MOVED = "counts", "moved"
 
 
 class LaterLayers(LocalObjective):
-    """Cross-entropy, of which some layers get no gradients; label counts are sent where the server weighs by them."""
+    """Cross-entropy that trains all layers but the resting ones; label counts are sent where the server needs them."""
 
     def __init__(self, context: LocalContext, *, resting: Chain = (), counts: bool) -> None:
         super().__init__(context)
@@ -49,7 +49,7 @@ class Weight:
 
 @dataclass(frozen=True)
 class Matched(Algorithm):
-    """The average of the clients' models with their neurons in one order, which is the largest client's.
+    """The average of the clients' models with their neurons in one order, beginning with the largest client's.
 
     There are as many global neurons as a client has, and each client's are matched to them one to one. In the papers
     the global layers grow by neurons that match none; a model of fixed shape has no room for those. With a fixed
@@ -74,7 +74,7 @@ class Matched(Algorithm):
     def objective(self, context: LocalContext) -> LocalObjective:
         return LaterLayers(context, counts=not self.by_samples)
 
-    def numbers(self, chain: Chain, round: int) -> Iterable[int]:
+    def to_match(self, chain: Chain, round: int) -> Iterable[int]:
         """The layers of the chain whose neurons are matched in a round, one after the other."""
         raise NotImplementedError
 
@@ -90,10 +90,10 @@ class Matched(Algorithm):
         weights = self._weights(held, chain[-1].width)
         models: list[Tensors] = [{**result.parameters, **result.buffers} for result in held]
         moved: list[bool] = []
-        for number in self.numbers(chain, server.round):
+        for number in self.to_match(chain, server.round):
             orders = self._orders(models, chain, number, weights)
             models = [_ordered(model, chain[number], order) for model, order in zip(models, orders, strict=True)]
-            moved += [place != neuron for order in orders[1:] for place, neuron in enumerate(order)]
+            moved += [place != neuron for order in orders for place, neuron in enumerate(order)]
         mean = server.average(map(self._weighed, held, models))
         head = {} if self.by_samples else {name: _by_class(models, weights, name) for name in chain[-1].parameters}
         share = {MOVED: torch.tensor(sum(moved) / len(moved), dtype=torch.float64)} if moved else {}
@@ -118,8 +118,8 @@ class Matched(Algorithm):
         return replace(result, parameters=parameters, buffers=buffers, num_examples=number)
 
     def report(self, state: Tensors) -> dict[str, Any]:
-        """Of the neurons of all clients but the largest, the share that had another place than in the global model."""
-        return {"neurons_moved": state[MOVED].item()} if MOVED in state else {}
+        """The share of the clients' neurons whose place in the global model is another one than in theirs."""
+        return {"neurons_moved": round(state[MOVED].item(), 4)} if MOVED in state else {}
 
 
 def class_shares(results: Sequence[LocalResult], num_classes: int) -> Tensor:
@@ -157,7 +157,7 @@ class Pfnm(Matched):
                     "Use fedma, which matches both, or choose a model of linear layers."
                 )
 
-    def numbers(self, chain: Chain, round: int) -> Iterable[int]:
+    def to_match(self, chain: Chain, round: int) -> Iterable[int]:
         return reversed(range(len(chain) - 1))
 
     def neurons(self, tensors: Tensors, chain: Chain, number: int, weight: Weight) -> tuple[Tensor, Tensor]:
@@ -184,7 +184,7 @@ class FedMA(Matched):
         chain = chain_of(context.model)
         return LaterLayers(context, resting=chain[: _first(chain, context.round)], counts=not self.by_samples)
 
-    def numbers(self, chain: Chain, round: int) -> Iterable[int]:
+    def to_match(self, chain: Chain, round: int) -> Iterable[int]:
         return range(_first(chain, round), len(chain) - 1)
 
     def neurons(self, tensors: Tensors, chain: Chain, number: int, weight: Weight) -> tuple[Tensor, Tensor]:
