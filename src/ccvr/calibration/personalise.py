@@ -54,7 +54,7 @@ def personalise(
 
 
 def prior_shift(counts: Numbers, prior: str | Numbers, smoothing: float) -> Tensor:
-    """log pi_k(c) − log pi(c) in float64, [C]; 0 where the counts are proportional to the prior."""
+    """What is added to scores, log pi_k(c) − log pi(c), [C], in float64. Counts proportional to the prior add 0."""
     n = _numbers("counts", counts)
     fractional = (n != n.round()).nonzero().flatten().tolist()
     if fractional:
@@ -64,7 +64,7 @@ def prior_shift(counts: Numbers, prior: str | Numbers, smoothing: float) -> Tens
     if len(pi) != len(n):
         raise CalibrationError(f"prior has {len(pi)} classes and counts has {len(n)}. Give both for the same classes.")
     if not (math.isfinite(smoothing) and smoothing > 0):
-        raise CalibrationError(f"smoothing is {smoothing}; give a number above 0. A small one nearly rules out classes.")
+        raise CalibrationError(f"smoothing is {smoothing}; give a finite number above 0.")
     pi, added = pi / pi.sum(), smoothing * len(n)
     share = torch.where(n > 0, n / pi, 0.0)  # 0 also for a class that nobody has
     shift = ((share + added) / (n.sum() + added)).log()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ccvr.core.errors import RunError
-from ccvr.core.results import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED, personal_rows
 from ccvr.core.run import parse_json
 from ccvr.report.groups import Spread
 from ccvr.report.paired import LEVEL, Paired, holm
@@ -30,7 +30,7 @@ class ArmRun:
     oracle: str | None
     """The label of the oracle's head, if that was fitted."""
     personal: float | None
-    """Mean of the clients' own models on their held-out samples."""
+    """Mean over clients of their own models under their label mixes; of several personalisations the best."""
     bytes: int
     """What the rounds moved down and up, and the statistics of the deployed head."""
     seconds: float
@@ -39,7 +39,8 @@ class ArmRun:
     @classmethod
     def of(cls, run: RunFiles) -> "ArmRun":
         rows = run.results["calibrations"]
-        deployed, personal = rows.get(run.deployed, {}), run.results.get("personal_accuracy")
+        deployed = rows.get(run.deployed, {})
+        means = [row["accuracy"]["mean"] for row in personal_rows(run.results).values()]
         clients = [client for each in run.rounds for client in each.get("clients", ())]
         moved = sum(client.get(way, 0) for client in clients for way in ("bytes_down", "bytes_up"))
         moved += sum(each.get("revision_bytes", 0) for each in run.rounds)
@@ -49,7 +50,7 @@ class ArmRun:
             accuracy=run.accuracy,
             deployed=run.deployed,
             oracle=next((label for label, row in rows.items() if row["method"] == ORACLE), None),
-            personal=personal["mean"] if personal else None,
+            personal=max((mean for mean in means if mean is not None), default=None),
             bytes=moved + deployed.get("bytes", 0),
             seconds=round(trained + deployed.get("seconds", 0.0), 3),
         )
