@@ -108,14 +108,15 @@ def test_prior_adds_the_logarithms_to_the_scores_of_the_head(head, own):
     assert own.read_results() == finished.results
 
 
+STARTS = []
+
+
 @dataclass(frozen=True)
 class Told(Personalisation):
     """Remembers what it was told."""
 
-    starts = []
-
     def personalise(self, start):
-        self.starts.append(start)
+        STARTS.append(start)
         return start.model
 
 
@@ -124,13 +125,13 @@ def test_what_a_method_is_told(own):
     opened = open_finished_run(own)
     setup, told = opened.setup, {}
     for head in [*PRIORS, "ridge"]:
-        Told.starts.clear()
+        STARTS.clear()
         personalise(own, f"{ME}:Told,label=told-{head}", head=head)
-        for client, start in enumerate(Told.starts):
+        for client, start in enumerate(STARTS):
             assert (start.client.id, start.round, start.seed, start.spec) == (client, 3, FEDAVG.seed, FEDAVG.training)
             assert np.array_equal(start.client.indices, setup.kept.shards[client]), "without what all share"
             assert np.array_equal(start.label_counts, setup.label_counts[client])
-        (told[head],) = {None if start.prior is None else tuple(start.prior.tolist()) for start in Told.starts}
+        (told[head],) = {None if start.prior is None else tuple(start.prior.tolist()) for start in STARTS}
     assert told == {**{head: tuple(prior(opened)) for head, prior in PRIORS.items()}, "ridge": None}
     assert len(set(told.values())) == 4, "the trained head saw shared samples once for each client"
 
@@ -178,9 +179,8 @@ def test_what_is_finished_is_kept_and_the_same_command_goes_on(own, tmp_path):
     events.close()  # as a kill in the midst of the second method
     assert list(own.read_results()["personal"]) == ["finetune"]
     again = personalise(own, *texts)
-    assert [event.text for event in again if isinstance(event, Noted)][
-        0
-    ] == "finetune is there already, made in the same way"
+    notes = [event.text for event in again if isinstance(event, Noted)]
+    assert notes[0] == "finetune is there already, made in the same way"
     assert {event.label for event in again if isinstance(event, ClientScored)} == {"head", "prior"}
     assert again[-1] == expected
     assert own.results.read_bytes() == whole.results.read_bytes()

@@ -175,8 +175,8 @@ class TestNumbers:
 
 class TestFigures:
     def test_a_run_with_all_analyses_has_all_but_the_sweeps(self, one: str) -> None:
-        sweeps = {"virtual", "clients", "amounts"}
-        assert drawn_ids(one) == [row.id for row in FIGURES if row.id not in sweeps]
+        others = {"virtual", "clients", "amounts", "own"}
+        assert drawn_ids(one) == [row.id for row in FIGURES if row.id not in others]
 
     def test_what_is_missing_is_left_out(self, make_run: MakeRun) -> None:
         path = make_run(analyzed=False)
