@@ -1,6 +1,6 @@
 """Who owns what, and what the clients' heads make of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,14 @@ from matplotlib.figure import Figure
 from ccvr.core.arrays import Array
 from ccvr.core.results import personal_rows
 from ccvr.report.figures.matrix import draw_matrix, strips
-from ccvr.report.figures.panel import Panel, bars, lines, of_each_run
+from ccvr.report.figures.panel import Panel, bars, legend, new_axes, of_each_run
 from ccvr.report.figures.rounds import by_round
+from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
+from ccvr.report.text import shown
 
 MAX_BARS, MAX_SERIES = 20, 7
-"""Clients with a bar each, and kinds of models that are drawn."""
+"""Clients with a bar each, or of more some ranks; and kinds of models that are drawn."""
 MAX_STRIPS = 160
 """Rows of the figure that has clients by round; of more, rounds between first and last are left out, and clients."""
 
@@ -130,13 +132,21 @@ def own_models(run: RunFiles) -> list[Panel]:
     if not drawn or not all(known.values()):
         return []
     what, names = "accuracy under the client's mix, %", [f"client {k}" for k in range(number)]
-    if number <= MAX_BARS:
-        figure = bars(drawn, names, what, unit=" %", most=100)
-    else:
-        ranked = {name: [(float(k), each) for k, each in enumerate(values, 1)] for name, values in known.items()}
-        figure, _ = lines(ranked, "clients, worst first", what, unit=" %")
+    few = number <= MAX_BARS
+    figure = bars(drawn, names, what, unit=" %", most=100) if few else _ranks(known, what)
     words = "; ".join(f"{name}: {values[0]:.2f} % to {values[-1]:.2f} %" for name, values in known.items())
     return [Panel(figure, f"Accuracy of {number} clients under their label mixes, worst to best. {words}.")]
+
+
+def _ranks(series: Mapping[str, Sequence[float]], what: str) -> Figure:
+    """A line through sorted values of each series: at some ranks, first and last among them."""
+    figure, axes = new_axes()
+    for (name, values), pen in zip(series.items(), pens(), strict=False):
+        places = np.unique(np.linspace(0, len(values) - 1, MAX_BARS).round().astype(int))
+        axes.plot(places + 1, np.array(values)[places], pen.dash, color=pen.colour, label=shown(name))
+    axes.set(xlabel="clients, worst first", ylabel=what)
+    legend(figure, axes)
+    return figure
 
 
 def _under_mixes(recalls: Sequence[float | None], counts: Array) -> list[float | None]:
