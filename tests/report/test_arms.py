@@ -29,7 +29,11 @@ BETTER = Arm("scaffold", (made(0, 55.0, 60.5), made(1, 57.1, 59.9), made(2, 58.9
 
 
 def test_the_numbers_are_those_of_the_files(make_run: MakeRun) -> None:
-    path = make_run(made=spec(3), said=results(personal_accuracy={"mean": 71.0, "worst": 50.0, "p10": 55.0}))
+    scores = {"mean": 71.0, "worst": 50.0, "p10": 55.0}
+    row = {"method": "prior", "options": {}, "head": "ccvr", "clients": []}
+    others = [{**scores, "mean": 70.0}, {"mean": None, "worst": None, "p10": None}]
+    rows = {str(number): {**row, "accuracy": each} for number, each in enumerate(others)}
+    path = make_run(made=spec(3), said=results(personal_accuracy=scores, personal=rows))
     lines = [record(number) for number in (1, 2)]
     for line in lines:
         for client in line["clients"]:
