@@ -143,7 +143,7 @@ def test_finetune_is_one_more_round_of_each_client_on_its_own_samples(epochs, ow
     before = own.model.read_bytes(), own.checkpoint(2).read_bytes()
     *_, finished = personalise(own, f"finetune,epochs={epochs}")
     row = finished.results["personal"]["finetune"]
-    assert (row["options"], row["head"]) == ({"epochs": epochs, "lr": None, "scope": "all"}, "uncalibrated")
+    assert (row["options"], row["head"]) == ({"epochs": epochs, "scope": "all"}, "uncalibrated")
     spec = replace(FEDAVG, training=replace(FEDAVG.training, local_epochs=epochs))
     engine = LocalEngine(replace(opened.setup, spec=spec, shared=np.empty(0, np.int64)))
     test, model, found = opened.setup.dataset.test, opened.setup.fresh_model().eval(), []
@@ -225,7 +225,7 @@ class TestOwnModelsOfTheAlgorithm:
         assert finished.results["personal"]["Unchanged"]["accuracy"] == finished.results["client_accuracy"]["lda"]
 
     def test_prior_of_a_head_that_is_the_client_s_own(self, private):
-        with pytest.raises(CalibrationError, match="prior needs a head whose scores are log-probabilities under known"):
+        with pytest.raises(CalibrationError, match='start from the head "uncalibrated": its scores are not log-p'):
             personalise(private, "prior", head="uncalibrated")
 
     def test_scores_of_old_versions_are_kept(self, private):
@@ -301,7 +301,12 @@ def test_models_of_a_user_s_own_that_give_no_scores(own):
     ("texts", "head", "error", "message"),
     [
         (["prior"], "ccvr", RunError, r'has no head "ccvr". It has: uncalibrated, lda, counted, ridge, oracle.'),
-        (["finetune", "prior"], "ridge", CalibrationError, "prior needs a head whose scores are log-probabilities"),
+        (
+            ["finetune", "prior,label=mix"],
+            "ridge",
+            CalibrationError,
+            'mix cannot start from the head "ridge": its scores are not log-probabilities under label frequencies',
+        ),
     ],
 )
 def test_heads_that_cannot_be_started_from(texts, head, error, message, own):
@@ -339,6 +344,19 @@ def test_methods_that_cannot_be(texts, error, message):
     with pytest.raises(error) as refused:
         parse_personalisations(texts)
     assert str(refused.value) == message
+
+
+@dataclass(frozen=True)
+class Listed(Unchanged):
+    """An option that JSON has in another form."""
+
+    sizes: tuple[int, ...] = (1, 2)
+
+
+def test_options_that_json_has_in_another_form_are_known_again(own):
+    personalise(own, f"{ME}:Listed")
+    assert own.read_results()["personal"]["Listed"]["options"] == {"sizes": [1, 2]}
+    assert personalise(own, f"{ME}:Listed")[0] == Noted("Listed is there already, made in the same way")
 
 
 def test_the_table():

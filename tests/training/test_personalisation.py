@@ -101,7 +101,7 @@ def test_options_that_cannot_be(options, message):
 def test_a_steep_transform_is_refused_for_the_backbone_alone():
     """The slope of tukey:0.5 at 0, where ReLU leaves features, is infinite: every gradient would be NaN."""
     steep, even = (LinearHead(torch.ones(3, 5), None, FeatureTransform("tukey", power)) for power in (0.5, 1.0))
-    with pytest.raises(SpecError, match=r'below a head with the transform "tukey:0.5", which is infinitely steep at 0'):
+    with pytest.raises(SpecError, match=r'below the transform "tukey:0.5", which is infinitely steep at 0'):
         Finetune().require(steep, None)
     Finetune(scope="head").require(steep, None)
     Finetune().require(even, None)

@@ -1,13 +1,14 @@
 """The table of personalisations, and how a command names one: ``name[,option=value…][,label=…]``."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from ccvr.calibration.personalise import SMOOTHING, prior_shift
 from ccvr.core.errors import CalibrationError
+from ccvr.core.fields import plain
 from ccvr.core.methods import build_method, find_class, require_different, split_label
 from ccvr.core.results import TRAINED
 from ccvr.core.tables import Table
@@ -29,8 +30,8 @@ class Prior(Personalisation):
     def require(self, head: Head, prior: Tensor | None) -> None:
         if prior is None:
             raise CalibrationError(
-                "prior needs a head whose scores are log-probabilities under known label frequencies, and this one's "
-                "are not (docs/running.md). Start from another head with --head."
+                "its scores are not log-probabilities under label frequencies that are known (docs/running.md). "
+                "Choose another one with --head."
             )
 
     def personalise(self, start: Start) -> nn.Module:
@@ -52,7 +53,8 @@ class Labelled:
 
     @property
     def options(self) -> dict[str, Any]:
-        return asdict(self.method)
+        """As JSON has them, without those that are None."""
+        return dict(plain(self.method))
 
 
 def parse_personalisations(texts: Sequence[str]) -> list[Labelled]:

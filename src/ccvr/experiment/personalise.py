@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ccvr.calibration.methods import method_of
-from ccvr.core.errors import RunError, TrainingError
+from ccvr.core.errors import CcvrError, RunError, TrainingError
 from ccvr.core.results import TRAINED, UNCALIBRATED, Personal, Results, personal_rows
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
@@ -142,7 +142,10 @@ class _Clients:
                 f"{self.run.folder.path} ran on Flower: what its clients kept of their own models stayed with them. "
                 "Start from a calibrated head with --head."
             )
-        asked.method.require(read_head(self.run.folder.head(self.head)), self.prior)
+        try:
+            asked.method.require(read_head(self.run.folder.head(self.head)), self.prior)
+        except CcvrError as error:
+            raise type(error)(f'{asked.label} cannot start from the head "{self.head}": {error}') from error
 
 
 def personalise_run(

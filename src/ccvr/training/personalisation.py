@@ -110,8 +110,8 @@ class Finetune(Personalisation):
     def require(self, head: Head, prior: Tensor | None) -> None:
         if self.scope == "all" and isinstance(head.transform, FeatureTransform) and head.transform.is_steep:
             raise SpecError(
-                f'finetune cannot train the backbone below a head with the transform "{head.transform}", which is '
-                "infinitely steep at 0. Start from another head with --head, or use finetune,scope=head."
+                f'a backbone cannot be trained below the transform "{head.transform}", which is infinitely steep at 0. '
+                "Choose another one with --head, or use finetune,scope=head."
             )
 
     def personalise(self, start: Start) -> nn.Module:
