@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ccvr.calibration.calibrate import calibrate
     from ccvr.calibration.forecast import forecast
+    from ccvr.calibration.personalise import personalise
     from ccvr.calibration.select import select
     from ccvr.experiment.load import load
     from ccvr.experiment.pipeline import run
@@ -28,6 +29,7 @@ _HOMES = {
     "forecast": "ccvr.calibration.forecast",
     "load": "ccvr.experiment.load",
     "merge": "ccvr.statistics.merge",
+    "personalise": "ccvr.calibration.personalise",
     "random_features": "ccvr.statistics.collect",
     "run": "ccvr.experiment.pipeline",
     "score": "ccvr.models.scoring",
@@ -45,6 +47,7 @@ __all__ = [
     "forecast",
     "load",
     "merge",
+    "personalise",
     "random_features",
     "run",
     "score",

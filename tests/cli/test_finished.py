@@ -57,11 +57,15 @@ class TestShow:
 
     def test_the_clients_own_models(self, own: Path, ccvr: Command) -> None:
         folder = RunFolder(own)
-        line = "each client's own model under its label mix: mean 81.25 %, worst 40.00 %"
-        assert "own model" not in ccvr("show", own)[1]
+        assert "own models" not in ccvr("show", own)[1]
         scores: ClientScores = {"mean": 81.25, "worst": 40.0, "p10": 50.0}
         folder.write_results({**folder.read_results(), "personal_accuracy": scores})
-        assert ccvr("show", own)[1].endswith(f"{line}\n")
+        shared = folder.read_results()["client_accuracy"]["uncalibrated"]
+        out = ccvr("show", own)[1]
+        assert "Clients' own models: percent under each client's label mix" in out
+        said = f"81.25 ({shared['mean']:.2f}) │ {81.25 - shared['mean']:+.2f} │ 40.00 ({shared['worst']:.2f})"
+        assert f"│ trained    │ uncalibrated │ {said}" in out
+        assert out.index("│ trained ") > out.index("│ oracle ")
 
     def test_raw_data_that_moved(self, own: Path, ccvr: Command) -> None:
         folder = RunFolder(own)

@@ -7,6 +7,7 @@ import pytest
 from ccvr import __version__
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.main import COMMANDS
+from ccvr.experiment.personalisations import PERSONALISATIONS
 from ccvr.experiment.presets import PRESETS
 from tests.cli.conftest import Command, Launch
 
@@ -25,6 +26,7 @@ OPTIONS = {
     ],
     "resume": ["The run folder", "--quiet"],
     "calibrate": ["The run folder", "--method", "--num-virtual", "--repeats", "--deploy", "--overwrite"],
+    "personalise": ["The run folder", "--method", "--head", "--overwrite", "--quiet", "--no-report"],
     "evaluate": ["The run folder", "--head", "--data.root", "--quiet"],
     "analyze": ["Run folders", "--only", "--against", "--points", "--quiet"],
     "report": ["Run folders", "--out", "-o", "--figures", "--quiet"],
@@ -84,6 +86,10 @@ def test_the_version(launch: Launch) -> None:
 def test_help_does_not_wait_for_torch() -> None:
     script = "import sys; from ccvr.cli.main import dispatch; dispatch(['--help']); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], stdout=subprocess.DEVNULL, check=True)
+
+
+def test_every_personalisation_is_named_where_methods_are_asked_for(ccvr: Command) -> None:
+    assert set(PERSONALISATIONS) <= set(re.findall(r"[\w-]+", ccvr("personalise", "--help").out))
 
 
 def test_every_calibrator_is_named_where_methods_are_asked_for(ccvr: Command) -> None:

@@ -12,7 +12,9 @@ from tests.cli.conftest import Command, Launch
 PRESET_NAMES = ", ".join(sorted(PRESETS))
 FROM_RUN = "See `ccvr run --help`."
 SETS = "Known: cifar10, cifar100, cinic10, digits, fashion-mnist, mnist."
-KNOWN = "Known: analyze, calibrate, compare, data, evaluate, list, report, reproduce, resume, run, show, tune."
+KNOWN = (
+    "Known: analyze, calibrate, compare, data, evaluate, list, personalise, report, reproduce, resume, run, show, tune."
+)
 IDS = ", ".join(ITEMS)
 KNOWN_ALGORITHMS = f"Known: {', '.join(sorted(ALGORITHMS))}."
 KNOWN_IDS = f"Known: {', '.join(sorted(ITEMS))}."
@@ -205,7 +207,7 @@ MISTAKES = {
     ),
     "list algorithm": (
         'UnknownName: no table "algorithm". Did you mean "algorithms"? Known: algorithms, analyses, calibrators, data, '
-        "models, partitions, presets, statistics."
+        "models, partitions, personalisations, presets, statistics."
     ),
     "list algorithms fedprix": (f'UnknownName: no algorithm "fedprix". Did you mean "fedprox"? {KNOWN_ALGORITHMS}'),
     "list presets nope": f'UnknownName: no preset "nope". Known: {PRESET_NAMES}.',

@@ -16,7 +16,7 @@ from tests.report.hostile import HOSTILE
 
 
 def made(seed: int, before: float, after: float, **changes: object) -> ArmRun:
-    run = ArmRun(seed, {"uncalibrated": before, "ccvr": after}, "ccvr", None, 2_000_000, 10.0)
+    run = ArmRun(seed, {"uncalibrated": before, "ccvr": after}, "ccvr", {}, 2_000_000, 10.0)
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
@@ -29,9 +29,11 @@ BETTER = Arm("scaffold", (made(0, 55.0, 60.5), made(1, 57.1, 59.9), made(2, 58.9
 
 
 def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
-    path = write_run(
-        tmp_path / "run", made=spec(3), said=results(personal_accuracy={"mean": 71.0, "worst": 50.0, "p10": 55.0})
-    )
+    scores = {"mean": 71.0, "worst": 50.0, "p10": 55.0}
+    row = {"method": "prior", "options": {}, "head": "ccvr", "clients": []}
+    others = [{**scores, "mean": 70.0}, {"mean": None, "worst": None, "p10": None}]
+    rows = {str(number): {**row, "accuracy": each} for number, each in enumerate(others)}
+    path = write_run(tmp_path / "run", made=spec(3), said=results(personal_accuracy=scores, personal=rows))
     lines = [record(number) for number in (1, 2)]
     for line in lines:
         for client in line["clients"]:
@@ -39,7 +41,7 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = ArmRun.of(RunFiles.read(path))
     assert found.accuracy == {"uncalibrated": 61.5, "ccvr": 67.6251, "oracle": 70.0}
-    assert (found.seed, found.before, found.after, found.personal) == (3, 61.5, 67.6251, 71.0)
+    assert (found.seed, found.before, found.after, found.personal) == (3, 61.5, 67.6251, {"trained": 71.0, "0": 70.0})
     assert found.bytes == 2 * (4 * 130 + 0 + 1 + 2 + 3) + 10, "both ways of all clients and rounds, and the statistics"
     assert found.seconds == pytest.approx(2 * 0.5 + 0.1)
 
@@ -69,6 +71,13 @@ def test_other_heads_have_columns_of_their_own() -> None:
         ["61.00 ± 0.00", "62.00 ± 0.00", "2.00 ± 0.00"],
         ["63.00 ± 0.00", "64.00 ± 0.00", "2.00 ± 0.00"],
     ]
+    own = Arm("fedper", (made(0, 50, 60, personal={"trained": 80.0, "prior": 81.0}), made(1, 50, 60)))
+    table, *_ = compared(PLAIN, own, seeds=(0, 1)).tables()
+    assert list(table.headers)[5:7] == ["MB", "seconds"], "what a run lacks is no column"
+    own = replace(own, runs=own.runs[:1])
+    table, *_ = compared(PLAIN, own, seeds=(0,)).tables()
+    assert [row[5:7] for row in table.rows] == [["–", "–"], ["80.00", "81.00"]]
+    assert list(table.headers)[5:7] == ["personal trained", "personal prior"]
     mixed = Arm("moon", (made(0, 50, 60, deployed="uncalibrated"),))
     assert "ccvr" in compared(PLAIN, mixed).tables()[0].headers, (
         "where runs deploy different heads, each has its column"

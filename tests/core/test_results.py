@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from ccvr.core.errors import RunError
-from ccvr.core.results import check_results, empty_results, with_heads
+from ccvr.core.results import ClientScores, check_results, empty_results, personal_rows, with_heads
 from ccvr.core.run import RunFolder
 from tests.report.conftest import results
 
 RECORDS = sorted((Path(__file__).parents[2] / "results").rglob("*-s*.json"))
+
+
+OWN: Any = {
+    "options": {"smoothing": 1.0},
+    "head": "ccvr",
+    "accuracy": {"mean": 90.5, "worst": 80.0, "p10": 81.0},
+    "clients": [90.5, None],
+}
 
 
 def changed(*path: str, value: Any) -> Any:
@@ -37,11 +45,24 @@ def test_what_is_written_is_read_with_the_same_keys_in_the_same_order(tmp_path: 
     folder, said = RunFolder(tmp_path), check_results(results(), tmp_path, "")
     said["validation_accuracy"] = {"ccvr": 1.5}
     said["missing"] = {"train": {"3": "it is silent"}}
+    said["personal"] = {"prior": {"method": "prior", **OWN}}
     said["personal_accuracy"] = {"mean": 80.0, "worst": None, "p10": 50.25}
     folder.write_results(said)
     assert list(folder.read_results().items()) == list(said.items())
     folder.write_json(folder.results, {**said, "later": [1]})
     assert list(folder.read_results())[-1] == "later", "keys of later versions stay"
+
+
+def test_own_models_of_old_and_new_versions() -> None:
+    """The scores that old versions wrote are one more row, unless the file has that row."""
+    said, scores = check_results(results(), Path(), ""), ClientScores(mean=80.0, worst=None, p10=50.25)
+    assert personal_rows(said) == {}
+    said["personal_accuracy"] = scores
+    assert personal_rows(said)["trained"]["accuracy"] == scores
+    said["personal"] = {"prior": {"method": "prior", **OWN}}
+    assert list(personal_rows(said)) == ["trained", "prior"]
+    said["personal"] = {"trained": {"method": "fedper", **OWN}}
+    assert personal_rows(said) == said["personal"]
 
 
 def test_the_keys_of_a_new_run() -> None:
@@ -77,6 +98,12 @@ def test_the_keys_of_a_new_run() -> None:
         (changed("class_names", value=["cat", 1, "dog"]), "class_names[1] is 1, not text"),
         (changed("missing", value={"train": ["3"]}), "missing['train'] is a list, not an object"),
         (changed("personal_accuracy", value={"mean": 1.0}), 'personal_accuracy has no "p10"'),
+        (changed("personal", value={"prior": OWN}), "personal['prior'] has no \"method\""),
+        (changed("personal", value={"prior": {**OWN, "method": 3}}), "method is 3, not text"),
+        (
+            changed("personal", value={"prior": {**OWN, "method": "prior", "head": "gone"}}),
+            "personal['prior'] is of the head 'gone', which has no accuracy",
+        ),
     ],
 )
 def test_damage_is_one_line_with_the_fact_and_the_remedy(content: Any, fact: str, tmp_path: Path) -> None:

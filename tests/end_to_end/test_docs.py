@@ -54,7 +54,7 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
             words += ["--out", str(finished.parent), "--results", "here"]
     words = [word.replace("per_class=1000", "per_class=125") for word in words]  # as many as a class has here
     words = [str(finished) if re.fullmatch(r"RUN|runs/[\w*-]+", word) and words[0] != "run" else word for word in words]
-    if words[0] == "calibrate":
+    if words[0] in ("calibrate", "personalise"):
         words += ["--overwrite", "--no-report"]
     if words[0] == "analyze" and "--only" not in words:
         words += ["--only", "norms"]  # test_analyze.py has the others

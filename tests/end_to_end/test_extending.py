@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.cli.personalise import command as personalise
 from ccvr.cli.run import command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
@@ -15,6 +16,7 @@ BUDGETS = {
     "A partitioner": 25,
     "A data set": 20,
     "A calibrator": 20,
+    "A model of one's own": 15,
     "A kind of statistics": 25,
     "What a client minimises": 25,
     "What the server does": 25,
@@ -51,6 +53,9 @@ def test_the_commands_run(section, tmp_path, monkeypatch, capsys):
         assert "training samples" in capsys.readouterr().out
         command([*words, "--no-report"])
         assert "Run folder: runs" in capsys.readouterr().out
+    for line in re.findall(r"^    ccvr personalise (.+)$", SECTIONS[section], re.MULTILINE):
+        personalise([*shlex.split(line.replace("mine:", f"{name}:")), "--no-report"])
+        assert "│ Between " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("section", BUDGETS)

@@ -52,8 +52,11 @@ def test_personal_accuracy_is_that_of_the_global_body_under_each_client_s_head(t
         weight = torch.from_numpy(mix / np.bincount(test.labels, minlength=10))[test.labels]
         found.append(100 * (weight @ hits / weight.sum()).item())
     expected = {"mean": np.mean(found), "worst": min(found), "p10": np.percentile(found, 10)}
-    assert results["personal_accuracy"] == pytest.approx(expected, abs=1e-4)
-    assert results["personal_accuracy"]["mean"] > results["client_accuracy"]["uncalibrated"]["mean"]
+    row = results["personal"]["trained"]
+    assert (row["method"], row["options"], row["head"]) == (SPEC.training.algorithm, {}, "uncalibrated")
+    assert row["clients"] == pytest.approx(found, abs=1e-4)
+    assert row["accuracy"] == pytest.approx(expected, abs=1e-4)
+    assert row["accuracy"]["mean"] > results["client_accuracy"]["uncalibrated"]["mean"]
     assert json.loads((tmp_path / "run" / "results.json").read_text()) == results
 
 
@@ -61,14 +64,14 @@ def test_own_models_need_no_held_out_samples(tmp_path):
     events = list(start(replace(SPEC, data=DataSpec()), tmp_path / "run"))
     notes = [event.text for event in events if isinstance(event, Noted)]
     assert any("has those of the start" in note for note in notes)
-    assert "personal_accuracy" in events[-1].results
+    assert "trained" in events[-1].results["personal"]
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "per-fedavg"])
 def test_who_has_a_model_of_its_own(algorithm, tmp_path):
     events = list(start(replace(SPEC, training=replace(TRAINING, algorithm=algorithm)), tmp_path / "run"))
     notes = [event.text for event in events if isinstance(event, Noted)]
-    assert ("personal_accuracy" in events[-1].results) == (algorithm != "fedavg")
+    assert ("personal" in events[-1].results) == (algorithm != "fedavg")
     sizes = [each.get("cluster_sizes") for each in RunFolder(tmp_path / "run").read_rounds()]
     assert all(sum(each) == 3 for each in sizes) if algorithm == "ifca" else set(sizes) == {None}
     assert any("cluster_sizes after the last round" in note for note in notes) == (algorithm == "ifca")

@@ -278,7 +278,7 @@ def test_personal_scores_outlive_the_states_of_the_clients(tmp_path):
     again = Loopback(client_app, 3)
     *_, finished = resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup))
     here = run(spec, tmp_path / "here")
-    assert finished.results["personal_accuracy"] == here["personal_accuracy"]
+    assert finished.results["personal"] == here["personal"]
     assert files_of(tmp_path / "run") == [each for each in files_of(tmp_path / "here") if "memories" not in each]
 
 

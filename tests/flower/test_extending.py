@@ -58,8 +58,8 @@ def test_both_engines_end_in_the_same_model(section, module, tmp_path):
         assert a.keys() == b.keys()
         assert all(torch.equal(a[key], b[key]) for key in a), group
     assert mine.client_rounds == theirs.client_rounds
-    assert finished.results.get("personal_accuracy") == here.get("personal_accuracy")
-    assert ("personal_accuracy" in here) == (section == "What stays with a client")
+    assert finished.results.get("personal") == here.get("personal")
+    assert ("personal" in here) == (section == "What stays with a client")
 
 
 MORE = """

@@ -44,7 +44,11 @@ def _spec(number: int) -> dict[str, Any]:
 
 def _results(rng: np.random.Generator, shape: Shape) -> dict[str, Any]:
     percent = {label: [round(float(v), 4) for v in rng.uniform(20, 90, shape.classes + 3)] for label in HEADS}
+    clients = [round(float(v), 4) for v in rng.uniform(50, 99, shape.clients)]
+    scores = {"mean": clients[0], "worst": min(clients), "p10": clients[0]}
+    own = {"method": "prior", "options": {"smoothing": 1.0}, "accuracy": scores, "clients": clients}
     return results(
+        personal={"prior": {**own, "head": HEADS[1]}, "finetune": {**own, "head": HEADS[0]}},
         accuracy={label: values[0] for label, values in percent.items()},
         per_class_recall={label: values[1:-2] for label, values in percent.items()},
         client_accuracy={label: {"mean": v[-2], "worst": v[-1], "p10": v[-1]} for label, v in percent.items()},

@@ -119,9 +119,21 @@ class TestNumbers:
         assert f"{mean(afters):.2f} ± {stdev(afters):.2f}" in page(runs, [])
 
     def test_the_clients_own_models_where_the_run_has_them(self, one: str, make_run: MakeRun) -> None:
-        line = "Each client's own model under its label mix: mean 81.25 %, worst 40.00 %"
+        line = "Each client's own model (<bdi>{}</bdi>) under its label mix: mean {} %, worst {} %; the global"
         scores = {"mean": 81.25, "worst": 40.0, "p10": 50.0}
-        assert line in page_of(make_run(said=results(personal_accuracy=scores), analyzed=False))
+        old = page_of(make_run(said=results(personal_accuracy=scores), analyzed=False))
+        assert line.format("trained", 81.25, "40.00") in old
+        better = {"method": "prior", "options": {}, "head": "ccvr", "clients": [90.0, None]}
+        worse = {**better, "accuracy": scores}
+        rows = {"<b>": worse, "prior": {**better, "accuracy": {"mean": 90.0, "worst": 90.0, "p10": 90.0}}}
+        new = page_of(make_run("new", said=results(personal=rows), analyzed=False))
+        assert line.format("prior", "90.00", "90.00") in new, "the best is said"
+        (table,) = re.findall('<table id="own-models">(.*?)</table>', new, re.DOTALL)
+        assert re.findall(r"<td><bdi>(.*?)</bdi></td>", table) == ["prior", "&lt;b&gt;"]
+        shared = results()["client_accuracy"]["ccvr"]
+        said = [90.0, shared["mean"], 90.0, shared["worst"]]
+        assert [float(value) for value in re.findall('data-value="(.*?)"', table)][:4] == said
+        assert "own-models" not in one
         assert "Each client's own model" not in one
 
     def test_raw_data_that_moved_is_named(self, one: str, make_run: MakeRun) -> None:
@@ -163,8 +175,8 @@ class TestNumbers:
 
 class TestFigures:
     def test_a_run_with_all_analyses_has_all_but_the_sweeps(self, one: str) -> None:
-        sweeps = {"virtual", "clients", "amounts"}
-        assert drawn_ids(one) == [row.id for row in FIGURES if row.id not in sweeps]
+        others = {"virtual", "clients", "amounts", "own"}
+        assert drawn_ids(one) == [row.id for row in FIGURES if row.id not in others]
 
     def test_what_is_missing_is_left_out(self, make_run: MakeRun) -> None:
         path = make_run(analyzed=False)

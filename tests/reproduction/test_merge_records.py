@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ccvr.core.results import personal_rows
 from ccvr.core.run import RunFolder
 from ccvr.reproduction.cells import CELLS
 from ccvr.reproduction.merge_records import same_training, united
@@ -169,3 +170,70 @@ def test_uniting_leaves_both_as_they_are():
     united(own.files, other.files)
     assert own.files.accuracy == POOR
     assert set(own.files.results["calibrations"]) == {"ccvr"}
+
+
+SCORES = {"mean": 80.0, "worst": 70.0, "p10": 71.0}
+
+
+def with_own(run, old=None, **rows):
+    """The run with models of the clients' own: label → (smoothing, head)."""
+    made = {
+        label: {"method": "prior", "options": {"smoothing": a}, "head": head, "accuracy": SCORES, "clients": [80.0]}
+        for label, (a, head) in rows.items()
+    }
+    added = {"personal": made} if rows else {}
+    results = {**run.files.results, **added, **({"personal_accuracy": old} if old else {})}
+    return Trained(run.spec, replace(run.files, results=results))
+
+
+def own_models(run):
+    return {label: (row["options"].get("smoothing"), row["head"]) for label, row in personal_rows(run.results).items()}
+
+
+def test_models_of_the_clients_own_are_recorded_and_united(tmp_path):
+    """Those made in the same way are one; another of the same label gets a number."""
+    rows = {"prior": (1.0, "ccvr"), "late": (2.0, "lda"), "same": (3.0, "uncalibrated")}
+    recorded(tmp_path, with_own(made(RICH), **rows))
+    assert own_models(only(tmp_path)) == rows
+    poor = with_own(made(POOR), prior=(5.0, "ccvr"), again=(3.0, "uncalibrated"))
+    (written,) = recorded(tmp_path, poor)
+    assert (written.replaced, written.lost) == (False, ())
+    assert own_models(only(tmp_path)) == {
+        "prior": (5.0, "ccvr"),
+        "again": (3.0, "uncalibrated"),
+        "prior-2": (1.0, "ccvr"),
+        "late": (2.0, "lda"),
+    }
+
+
+def test_own_models_follow_their_head_to_its_new_label():
+    one, other = made(POOR), made(RICH)
+    other.files.results["calibrations"]["ccvr"]["epochs"] = 77
+    union = united(one.files, with_own(other, prior=(1.0, "ccvr")).files)
+    assert union.accuracy["ccvr-2"] == RICH["ccvr"]
+    assert own_models(union) == {"prior": (1.0, "ccvr-2")}
+
+
+def test_own_models_of_old_records(tmp_path):
+    """The scores that old versions wrote are read, are not doubled, and stay as they are where nothing is added."""
+    old, none = with_own(made(POOR), old=SCORES), made(POOR)
+    recorded(tmp_path, old)
+    assert "personal" not in only(tmp_path).results
+    recorded(tmp_path, none)
+    assert own_models(only(tmp_path)) == {"trained": (None, "uncalibrated")}
+    new = with_own(made(POOR), trained=(None, "uncalibrated"))
+    assert list(personal_rows(united(new.files, old.files).results)) == ["trained"]
+    assert united(none.files, none.files).results == none.files.results
+
+
+def test_own_models_of_a_training_that_is_replaced_are_named(tmp_path):
+    recorded(tmp_path, with_own(made(POOR), prior=(1.0, "ccvr")))
+    (written,) = recorded(tmp_path, made({"uncalibrated": 40.0, "ccvr": 41.0}))
+    assert (written.replaced, written.lost) == (True, ("prior",))
+
+
+def test_commits_of_own_models_are_kept(tmp_path):
+    run = made(POOR)
+    about = {**run.files.provenance, "calibrated": [{"commit": "b"}], "personalised": [{"commit": "c"}]}
+    recorded(tmp_path, Trained(run.spec, replace(run.files, provenance=about)))
+    assert only(tmp_path).provenance["calibrated"] == [{"commit": "b"}, {"commit": "c"}]

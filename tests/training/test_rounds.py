@@ -143,7 +143,7 @@ def test_fedavg_keeps_no_client_states(clients, tmp_path):
 
 def test_divergence_is_an_error_that_names_client_and_round(clients, tmp_path):
     spec = replace(SPEC, lr=1e30)
-    with pytest.raises(TrainingError, match=r"client \d diverged in round \d: its loss is \w+. Lower training.lr"):
+    with pytest.raises(TrainingError, match=r"client \d diverged in round \d: its loss is \w+. Lower the learning"):
         list(federate(norm_model(), clients, spec, seed=0, states=ClientStates(tmp_path)))
 
 

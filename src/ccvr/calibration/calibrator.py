@@ -46,6 +46,14 @@ class Calibrator:
         """A new head from the trained one, which is left as it is, and the clients' merged statistics."""
         raise NotImplementedError
 
+    @property
+    def label_prior(self) -> str:
+        """Label frequencies that the head's scores assume: ``uniform``, or those of the clients' ``counts``.
+
+        Empty where scores are not log-probabilities.
+        """
+        return str(getattr(self, "priors", "uniform"))
+
     def request(self) -> Request:
         """What is asked of every client."""
         return Request(self.kinds[0])

@@ -73,6 +73,10 @@ class Ridge(ClosedForm):
     ridge: float = 1e-3
     """What is added to the diagonal, where the mean of the diagonal is 1."""
 
+    @property
+    def label_prior(self) -> str:
+        return ""
+
     def fit(self, head: Head, statistics: ClassStatistics, *, rng: torch.Generator) -> Head:
         return ridge_head(statistics, self.ridge)
 
@@ -93,6 +97,10 @@ class Kernel(Calibrator):
     """Number of random features."""
     bandwidth: float = 0.5
     """Scale of the random directions, for standardised layers."""
+
+    @property
+    def label_prior(self) -> str:
+        return ""
 
     def fit(self, head: Head, statistics: ClassStatistics, *, rng: torch.Generator) -> Head:
         return ridge_head(statistics, self.ridge)
@@ -138,6 +146,10 @@ class Cof(ClosedForm):
 
     ridge: float = 1e-3
     """What is added to the diagonal, where the mean of the diagonal is 1."""
+
+    @property
+    def label_prior(self) -> str:
+        return ""
 
     def fit(self, head: Head, statistics: ClassStatistics, *, rng: torch.Generator) -> Head:
         require_samples(statistics)

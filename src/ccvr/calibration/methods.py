@@ -1,7 +1,6 @@
 """Methods as text, ``method[,option=value…][,label=…]``, and which of them may become the model."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ from ccvr.calibration.calibrator import Calibrator
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.calibration.table import CALIBRATORS, find_calibrator
 from ccvr.core.errors import SpecError, UnknownName
-from ccvr.core.methods import build_method, option_names, split_options, text_of
+from ccvr.core.methods import build_method, option_names, require_different, split_label, text_of
 from ccvr.core.results import UNCALIBRATED
 
 SELECT = "select"
@@ -26,15 +25,9 @@ class Calibration:
 
 def parse_calibration(text: str, defaults: Mapping[str, Any] | None = None) -> Calibration:
     """One method with its options; ``defaults`` are values for options that it has and the text does not give."""
-    name, *pairs = text.split(",")
+    name = text.partition(",")[0]
     cls = find_calibrator(name)
-    options = split_options(name, pairs, [*option_names(cls), "label"])
-    label = options.pop("label", name.rpartition(":")[2])
-    if not re.fullmatch(r"[\w+-][\w.+-]{0,99}", label) or label in (UNCALIBRATED, SELECT):
-        raise SpecError(
-            f'calibration label "{label}" is not usable; use at most 100 letters, digits and . _ + -, '
-            f"not a dot first, not {UNCALIBRATED} or {SELECT}."
-        )
+    label, options = split_label(text, cls, "calibration", (UNCALIBRATED, SELECT))
     own = {key: value for key, value in (defaults or {}).items() if key in option_names(cls) and key not in options}
     return Calibration(name, label, build_method(cls, options, name, own))
 
@@ -43,9 +36,7 @@ def parse_calibrations(spec: CalibrationSpec) -> tuple[Calibration, ...]:
     """All calibrations of a spec, checked: known methods, one label each, a deployable one to deploy."""
     calibrations = tuple(map(parse_calibration, spec.methods))
     labels = [calibration.label for calibration in calibrations]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise SpecError(f'two calibrations are labelled "{label}". Give each its own with label=….')
+    require_different(labels, "calibrations")
     require_deployable(spec.deploy or next(iter(labels), UNCALIBRATED), methods_of(calibrations))
     return calibrations
 
@@ -106,6 +97,13 @@ def with_shared(text: str, shared: Mapping[str, Any]) -> str:
         del added["kind"]  # it was meant for other methods
     changes = {key: value for key, value in added.items() if value != default[key]}
     return ",".join([text, *text_of("", changes).split(",")[1:]])
+
+
+def method_of(row: Mapping[str, Any]) -> Calibrator:
+    """The method of a calibration's row of results.json."""
+    cls = find_calibrator(row["method"])
+    options = {name: row[name] for name in option_names(cls) if row.get(name) is not None}
+    return cls(**options)
 
 
 def current_options(name: str, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,10 @@ class Oracle(Descent):
     transform: str = "none"
     """Feature transform of the new head: none, tukey or signed-tukey, with a power as in tukey:0.5."""
 
+    @property
+    def label_prior(self) -> str:
+        return "counts"
+
     def fit(self, head: Head, features: tuple[Tensor, Tensor], *, rng: torch.Generator) -> Head:
         z, y = features
         t = FeatureTransform.parse(self.transform)(z)
@@ -35,6 +39,10 @@ class OraclePartial(Oracle):
 
     per_class: int = 100
     """Real features per class."""
+
+    @property
+    def label_prior(self) -> str:
+        return "uniform"
 
     def fit(self, head: Head, features: tuple[Tensor, Tensor], *, rng: torch.Generator) -> Head:
         z, y = features

@@ -11,13 +11,23 @@ from rich.console import Console
 
 from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.errors import CcvrError, RunError
-from ccvr.core.results import Results, shared_line
+from ccvr.core.results import Results, personal_rows, shared_line
 from ccvr.core.run import RunFolder
 from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, refresh
-from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted, RoundDone, Started
+from ccvr.experiment.events import (
+    ClientsAbsent,
+    ClientScored,
+    Event,
+    Events,
+    Finished,
+    HeadScored,
+    Noted,
+    RoundDone,
+    Started,
+)
 from ccvr.experiment.log import log_figures
 from ccvr.report.progress import RunProgress
-from ccvr.report.tables import headline, owners_table, personal_line, results_table
+from ccvr.report.tables import headline, owners_table, personal_table, results_table
 
 
 def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
@@ -47,8 +57,10 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         print(headline(results))
-        for line in filter(None, (personal_line(results), shared_line(results))):
-            print(line)
+        if personal_rows(results):
+            console.print(personal_table([(path.name or str(path), results)]))
+        if moved := shared_line(results):
+            print(moved)
         if page is not None:
             print(f"Report: {page}")
         where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
@@ -73,7 +85,7 @@ def runs_followed(
             match step:
                 case Started():
                     progress.begin(step.round, step.rounds)
-                case Noted() | RoundDone() | HeadScored() | ClientsAbsent() | Finished():
+                case Noted() | RoundDone() | HeadScored() | ClientScored() | ClientsAbsent() | Finished():
                     show(step, progress)
                 case _ if heading is None:
                     yield step, progress
@@ -172,6 +184,8 @@ def show(event: Event, progress: RunProgress) -> None:
             progress.say(f"{event.label}: accuracy {event.accuracy:.2f} %, {event.seconds:.1f} s")
             if event.absent:
                 progress.say(f"{event.label}: no client has samples of {', '.join(event.absent)}")
+        case ClientScored():
+            progress.client(event.label, event.done, event.clients)
         case ClientsAbsent():
             for client, reason in event.clients.items():
                 progress.say(f"{event.question}: client {client} is missing ({reason})")

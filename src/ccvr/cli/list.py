@@ -19,6 +19,7 @@ TABLES: Table[str] = Table(
     {
         "algorithms": "ccvr.training.table:ALGORITHMS",
         "calibrators": "ccvr.calibration.table:CALIBRATORS",
+        "personalisations": "ccvr.experiment.personalisations:PERSONALISATIONS",
         "statistics": "ccvr.statistics.kinds:KINDS",
         "models": "ccvr.models.build:MODELS",
         "data": "ccvr.data.sources.rows:SOURCES",
@@ -32,14 +33,14 @@ TABLES: Table[str] = Table(
 
 @dataclass(frozen=True)
 class ListArguments:
-    """What a spec can name: algorithms, calibrators, statistics, models, data sets, partitions, analyses, presets.
+    """What a spec or a command can name: algorithms, calibrators, personalisations, statistics, models, data sets, ….
 
     Without a table all names; with a table its rows and their options; with a name that row alone, also one of your own
     as package.module:name.
     """
 
     table: Positional[str] = ""
-    """algorithms, calibrators, statistics, models, data, partitions, analyses or presets."""
+    """algorithms, calibrators, personalisations, statistics, models, data, partitions, analyses or presets."""
     name: Positional[str] = ""
     """A row of the table."""
 

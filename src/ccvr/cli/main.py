@@ -16,6 +16,7 @@ COMMANDS = Table(
         "run": "train a federated model, calibrate it, keep everything in a run folder",
         "resume": "go on with a run that was stopped",
         "calibrate": "try more calibrations on a finished run",
+        "personalise": "models of the clients' own from a finished run: fine-tuned, or under their label frequencies",
         "evaluate": "score a run's model on the test set",
         "analyze": "look closely at finished runs: confusion, CKA, row norms, t-SNE, inversion",
         "report": "one page about finished runs: figures, tables, how to repeat them",
@@ -35,7 +36,7 @@ HELP = "\n".join(
         "",
         "Give back the accuracy that non-IID data takes from a federated classifier (CCVR).",
         "",
-        *(f"  ccvr {name:10s} {what}" for name, what in COMMANDS.items()),
+        *(f"  ccvr {name:11s} {what}" for name, what in COMMANDS.items()),
         "",
         "`ccvr run` alone is the demo on embedded data. `ccvr COMMAND --help` tells more.",
     ]

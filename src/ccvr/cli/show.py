@@ -9,14 +9,14 @@ from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
-from ccvr.core.results import shared_line
+from ccvr.core.results import personal_rows, shared_line
 from ccvr.report.runs import read_label_counts
-from ccvr.report.tables import owners_table, personal_line, results_table
+from ccvr.report.tables import owners_table, personal_table, results_table
 
 
 @dataclass(frozen=True)
 class ShowArguments:
-    """Runs side by side: accuracy before and after each calibration, gain, worst class, worst client."""
+    """Runs side by side: accuracy before and after each calibration, gain, worst class, worst client, own models."""
 
     runs: Positional[tuple[Path, ...]]
     """Run folders."""
@@ -38,6 +38,8 @@ def command(argv: list[str]) -> None:
         if arguments.partition:
             console.print(owners_table(read_label_counts(folder.partition).tolist(), result["class_names"]))
     console.print(results_table(results))
+    if any(personal_rows(result) for _, result in results):
+        console.print(personal_table(results))
     for path, result in results:
-        for line in filter(None, (personal_line(result), shared_line(result))):
+        if line := shared_line(result):
             print(line if len(results) == 1 else f"{path}: {line}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ccvr.comparison.paired import LEVEL, Paired, holm
 from ccvr.core.errors import RunError
-from ccvr.core.results import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED, personal_rows
 from ccvr.core.run import parse_json
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
@@ -25,8 +25,8 @@ class ArmRun:
     accuracy: dict[str, float]
     """By label of the head."""
     deployed: str
-    personal: float | None
-    """Mean of the clients' own models on their held-out samples."""
+    personal: dict[str, float]
+    """By label, the mean over clients of their own models under their label mixes."""
     bytes: int
     """What the rounds moved down and up, and the statistics of the deployed head."""
     seconds: float
@@ -35,7 +35,8 @@ class ArmRun:
     @classmethod
     def of(cls, run: RunFiles) -> "ArmRun":
         rows = run.results["calibrations"]
-        deployed, personal = rows.get(run.deployed, {}), run.results.get("personal_accuracy")
+        deployed = rows.get(run.deployed, {})
+        means = {label: row["accuracy"]["mean"] for label, row in personal_rows(run.results).items()}
         clients = [client for each in run.rounds for client in each.get("clients", ())]
         moved = sum(client.get(way, 0) for client in clients for way in ("bytes_down", "bytes_up"))
         moved += sum(each.get("revision_bytes", 0) for each in run.rounds)
@@ -44,7 +45,7 @@ class ArmRun:
             seed=int(run.spec.get("seed", 0)),
             accuracy=run.accuracy,
             deployed=run.deployed,
-            personal=personal["mean"] if personal else None,
+            personal={label: mean for label, mean in means.items() if mean is not None},
             bytes=moved + deployed.get("bytes", 0),
             seconds=round(trained + deployed.get("seconds", 0.0), 3),
         )
@@ -64,11 +65,10 @@ MEASURES: dict[str, Measure] = {
     BEFORE: lambda run: run.before,
     AFTER: lambda run: run.after,
     "gain": lambda run: run.after - run.before,
-    "personal": lambda run: run.personal,
     "MB": lambda run: run.bytes / 1e6,
     "seconds": lambda run: run.seconds,
 }
-"""Columns of the table beside those of heads; those that no run has are left out."""
+"""Columns of the table beside those of heads and own models."""
 TESTED = (BEFORE, AFTER)
 """What algorithms are told apart by."""
 
@@ -183,18 +183,19 @@ class Comparison:
         return [self._arms_table(), *([self._differences_table()] if self.differences() else [])]
 
     def _measures(self) -> dict[str, Measure]:
-        """Columns of the table: those of ``MEASURES``, behind the gain one for each head that is not deployed."""
+        """Columns of the table: those of ``MEASURES``, behind the gain other heads and the clients' own models."""
         runs = [run for arm in self.arms for run in arm.runs]
         deployed = {run.deployed for run in runs}
         shown = {UNCALIBRATED} | (deployed if len(deployed) == 1 else set())
         labels = dict.fromkeys(label for run in runs for label in run.accuracy if label not in shown)
         heads = {f"head {label}" if label in MEASURES else label: _accuracy_of(label) for label in labels}
+        own = dict.fromkeys(label for run in runs for label in run.personal)
         first = {name: MEASURES[name] for name in (BEFORE, AFTER, "gain")}
-        return {**first, **heads, **MEASURES}
+        return {**first, **heads, **{f"personal {label}": _personal(label) for label in own}, **MEASURES}
 
     def _arms_table(self) -> TextTable:
         spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in self._measures().items()}
-        columns = {name: found for name, found in spreads.items() if name in TESTED or any(found)}
+        columns = {name: found for name, found in spreads.items() if name in MEASURES or any(found)}
         rows: list[list[str]] = []
         values: list[dict[str, Value]] = []
         for number, arm in enumerate(self.arms):
@@ -218,6 +219,10 @@ class Comparison:
 
 def _accuracy_of(label: str) -> Measure:
     return lambda run: run.accuracy.get(label)
+
+
+def _personal(label: str) -> Measure:
+    return lambda run: run.personal.get(label)
 
 
 def _text(name: str, spread: Spread | None) -> str:

@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import inspect
 import itertools
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
@@ -39,6 +40,33 @@ def make(table: Table[type[Method]], base: type[Method], text: str) -> Method:
     name, *pairs = text.split(",")
     cls = find_class(table, base, name)
     return build_method(cls, split_options(name, pairs, option_names(cls)), name)
+
+
+def split_label(text: str, cls: type[Any], what: str, taken: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The label and the options of ``name[,option=value…][,label=…]``; without a label it is the method's name.
+
+    Args:
+        text: the method.
+        cls: its class, which has the options.
+        what: what is labelled, for errors.
+        taken: labels with a meaning of their own.
+    """
+    name, *pairs = text.split(",")
+    options = split_options(name, pairs, [*option_names(cls), "label"])
+    label = options.pop("label", name.rpartition(":")[2])
+    if not re.fullmatch(r"[\w+-][\w.+-]{0,99}", label) or label in taken:
+        raise SpecError(
+            f'{what} label "{label}" is not usable; use at most 100 letters, digits and . _ + -, '
+            f"not a dot first, not {' or '.join(taken)}."
+        )
+    return label, options
+
+
+def require_different(labels: Sequence[str], what: str) -> None:
+    """Refuse a label that two methods have."""
+    for label in labels:
+        if labels.count(label) > 1:
+            raise SpecError(f'two {what} are labelled "{label}". Give each its own with label=….')
 
 
 def find_class(table: Table[type[Method]], base: type[Method], name: str) -> type[Method]:

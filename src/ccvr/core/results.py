@@ -10,6 +10,8 @@ from ccvr.core.errors import RunError
 
 UNCALIBRATED = "uncalibrated"
 """The label of the head as training left it."""
+TRAINED = "trained"
+"""The label of the clients' own models as training left them."""
 
 
 class ClientScores(TypedDict):
@@ -18,6 +20,22 @@ class ClientScores(TypedDict):
     mean: float | None
     worst: float | None
     p10: float | None
+
+
+NO_SCORES: ClientScores = {"mean": None, "worst": None, "p10": None}
+
+
+class Personal(TypedDict):
+    """Models of the clients' own, each scored on the test set under the client's label mix, in percent."""
+
+    method: str
+    """The personalisation's name; the algorithm where training made them."""
+    options: dict[str, Any]
+    head: str
+    """The label of the head that they started from; ``client_accuracy`` has its scores."""
+    accuracy: ClientScores
+    clients: list[float | None]
+    """Of each client by number; None where there is nothing to score. Empty in results of old versions."""
 
 
 class SharedSamples(TypedDict):
@@ -46,8 +64,10 @@ class Results(TypedDict):
     selection: NotRequired[dict[str, Any]]
     missing: NotRequired[dict[str, dict[str, str]]]
     """Question → absent client → reason."""
+    personal: NotRequired[dict[str, Personal]]
+    """Models of the clients' own by label; ``personal_rows`` reads them."""
     personal_accuracy: NotRequired[ClientScores]
-    """Each client's own model on the test set under its label mix."""
+    """Where old versions wrote the scores of own models that training made."""
     shared: NotRequired[SharedSamples]
     """Only where clients share samples (data.shared)."""
 
@@ -63,6 +83,15 @@ def empty_results(class_names: Sequence[str], num_clients: int) -> Results:
         "class_names": list(class_names),
         "num_clients": num_clients,
     }
+
+
+def personal_rows(results: Results) -> dict[str, Personal]:
+    """Models of the clients' own by label, also in results of old versions."""
+    old = results.get("personal_accuracy")
+    rows: dict[str, Personal] = {}
+    if old is not None:
+        rows[TRAINED] = {"method": TRAINED, "options": {}, "head": UNCALIBRATED, "accuracy": old, "clients": []}
+    return rows | results.get("personal", {})
 
 
 def shared_line(results: Results) -> str:
@@ -113,6 +142,9 @@ def _incomplete(results: Results) -> str | None:
         found, expected = len(results["per_class_recall"][label]), len(results["class_names"])
         if found != expected:
             return f"per_class_recall[{label!r:.60}] has {found} values for {expected} classes"
+    for label, personal in results.get("personal", {}).items():
+        if personal["head"] not in results["accuracy"]:
+            return f"personal[{label!r:.60}] is of the head {personal['head']!r:.60}, which has no accuracy"
     nameless = [label for label, row in results["calibrations"].items() if not isinstance(row.get("method"), str)]
     return f"calibrations[{nameless[0]!r:.60}] has no method" if nameless else None
 

@@ -1,7 +1,7 @@
 """The calibrations of a run: fit, keep, score, deploy."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -12,52 +12,25 @@ from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.arrays import Array, IntArray
-from ccvr.core.results import UNCALIBRATED, ClientScores, Results
+from ccvr.core.results import NO_SCORES, UNCALIBRATED, ClientScores, Results
 from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
-from ccvr.experiment.events import HeadScored, Noted
+from ccvr.experiment.events import HeadScored
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.load import head_bytes, model_bytes, read_head
 from ccvr.experiment.statistics_cache import StatisticsCache, statistics_bytes
-from ccvr.experiment.train import newest_state, score_on_test
+from ccvr.experiment.train import score_on_test
 from ccvr.models.heads import copy_head
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
-from ccvr.training.client_state import ClientStates
-from ccvr.training.table import algorithm_of
 
 
 def score_trained(results: Results, run: OpenRun) -> HeadScored:
     """Score the head as training left it, and keep it beside the others."""
     write_atomically(run.folder.head(UNCALIBRATED), head_bytes(run.model.head))
     return _score_head(results, UNCALIBRATED, run.model, run, score_on_test(run.model, run.setup), seconds=0.0)
-
-
-def score_personal(results: Results, run: OpenRun) -> Iterator[Noted]:
-    """Score each client's own model on the test set under the client's label mix, where clients have such models."""
-    spec, algorithm = run.setup.spec, algorithm_of(run.setup.spec.training)
-    state = newest_state(run.folder, spec)
-    if state is None:
-        return
-    for name, value in algorithm.report(state.server).items():
-        yield Noted(f"{name} after the last round: {value}")
-    private = algorithm.private_names(run.model)
-    if not (private or algorithm.adapts()):
-        return
-    if private:
-        yield Noted("some tensors stay with the clients; the global model, which is calibrated, has those of the start")
-    path = run.folder.personal
-    kept = run.folder.read_json(path, "Delete it to score again.") if path.is_file() else {}
-    if isinstance(kept, dict) and kept.get("round") == state.round:
-        found: ClientScores = kept["scores"]
-    else:  # kept at once: clients on Flower cannot answer again after Flower's own run has ended
-        answers = run.engine.personal_scores(state, states=ClientStates(run.folder.client_states))
-        found = personal_accuracy(answers, run.setup.label_counts)
-        run.folder.write_json(path, {"round": state.round, "scores": found})
-    results["personal_accuracy"] = found
-    yield Noted(f"each client's own model under its label mix: mean {found['mean']} %, worst {found['worst']} %")
 
 
 def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun) -> Iterator[HeadScored]:
@@ -105,7 +78,7 @@ def _score_head(
 
 def client_accuracy(counts: ClassCounts, label_counts: IntArray) -> ClientScores:
     """Accuracy under each client's own label mix, over clients."""
-    return _client_scores(own_mix_accuracy(counts, label_counts))
+    return client_scores(own_mix_accuracy(counts, label_counts))
 
 
 def own_mix_accuracy(counts: ClassCounts, label_counts: IntArray) -> Array:
@@ -118,15 +91,10 @@ def own_mix_accuracy(counts: ClassCounts, label_counts: IntArray) -> Array:
     return accuracies
 
 
-def personal_accuracy(answers: Iterable[tuple[int, ClassCounts]], label_counts: IntArray) -> ClientScores:
-    """Accuracy of each client's own counts on the test set under its own label mix."""
-    found = [own_mix_accuracy(counts, label_counts[[client]]) for client, counts in answers]
-    return _client_scores(np.concatenate([np.zeros(0), *found]))
-
-
-def _client_scores(accuracies: Array) -> ClientScores:
+def client_scores(accuracies: Array) -> ClientScores:
+    """The scores over clients whose accuracies are known."""
     if not len(accuracies):
-        return {"mean": None, "worst": None, "p10": None}
+        return NO_SCORES.copy()
     found = accuracies.mean(), accuracies.min(), np.percentile(accuracies, 10)
     mean, worst, p10 = (round(float(each), 4) for each in found)
     return {"mean": mean, "worst": worst, "p10": p10}

@@ -48,6 +48,15 @@ class HeadScored:
 
 
 @dataclass(frozen=True)
+class ClientScored:
+    """One more client has a model of its own, and that is scored: ``done`` of so many."""
+
+    label: str
+    done: int
+    clients: int
+
+
+@dataclass(frozen=True)
 class ClientsAbsent:
     """Some clients did not answer what they were asked, and the others are enough."""
 
@@ -61,6 +70,6 @@ class Finished:
     results: Results
 
 
-Event = Noted | Started | RoundDone | HeadScored | ClientsAbsent | Finished
+Event = Noted | Started | RoundDone | HeadScored | ClientScored | ClientsAbsent | Finished
 Events = Generator[Event, None, None]
 """A reader that stops early closes them; that ends the run."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ccvr.core.errors import RunError
+from ccvr.core.provenance import provenance
 from ccvr.core.results import Results
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.engine import LocalEngine, OpenRun
@@ -49,6 +50,18 @@ def spec_of(folder: RunFolder) -> Spec:
         return spec
     by_kernels = trained_with(checkpoints[-1]).get("training.step") == "halide"
     return replace(spec, training=replace(spec.training, step="halide" if by_kernels else "torch"))
+
+
+def note_command(folder: RunFolder, seed: int, what: str) -> None:
+    """Keep where a run comes from: its first start, and each time that it was ``resumed``, ``calibrated``, …."""
+    now = provenance(seed)
+    if not folder.provenance.is_file():
+        folder.write_json(folder.provenance, {**now, "resumed": [], "calibrated": []})
+        return
+    first = folder.read_json(folder.provenance)
+    if not isinstance(first, dict) or not isinstance(first.get(what, []), list):
+        raise RunError(f"{folder.provenance} is damaged. Delete it to go on without a record of the start.")
+    folder.write_json(folder.provenance, {**first, what: [*first.get(what, []), now]})
 
 
 def keep_partition(folder: RunFolder, drawn: bytes) -> None:

@@ -12,15 +12,15 @@ import torch
 
 from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
 from ccvr.core.errors import RunError, SpecError
-from ccvr.core.provenance import provenance
 from ccvr.core.results import UNCALIBRATED, Results, empty_results, shared_line
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.absent_clients import absent_now
-from ccvr.experiment.calibrate import deploy, fit_all, score_personal, score_trained
+from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine, LocalEngine, OpenRun
-from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, Noted
-from ccvr.experiment.finished_run import keep_partition, open_finished_run, spec_of
+from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted
+from ccvr.experiment.finished_run import keep_partition, note_command, open_finished_run, spec_of
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.personalise import score_own_models
 from ccvr.experiment.revise import require_revisable
 from ccvr.experiment.setup import Setup, prepare
 from ccvr.experiment.spec import Spec, read_spec, to_toml
@@ -103,7 +103,7 @@ def _execute(asked: Spec, run: OpenRun) -> Iterator[Event]:
 
 def _stages(run: OpenRun) -> Iterator[Event]:
     folder, setup = run.folder, run.setup
-    _note(folder, setup.spec.seed, "resumed")
+    note_command(folder, setup.spec.seed, "resumed")
     keep_partition(folder, setup.partition_bytes())
     results = empty_results(setup.dataset.class_names, len(setup.kept))
     if len(setup.shared):
@@ -112,7 +112,7 @@ def _stages(run: OpenRun) -> Iterator[Event]:
     calibrations = parse_calibrations(setup.spec.calibration)
     yield from train(run)
     yield score_trained(results, run)
-    yield from score_personal(results, run)
+    yield from score_own_models(results, run)
     yield from fit_all(results, calibrations, run)
     wanted = setup.spec.calibration.deploy or next((each.label for each in calibrations), UNCALIBRATED)
     deploy(results, wanted, run)
@@ -138,18 +138,6 @@ def _require_held_out(label: str, spec: Spec) -> None:
         )
 
 
-def _note(folder: RunFolder, seed: int, what: str) -> None:
-    """Keep where this run comes from: its first start, and each time that it was ``resumed`` or ``calibrated``."""
-    now = provenance(seed)
-    if not folder.provenance.is_file():
-        folder.write_json(folder.provenance, {**now, "resumed": [], "calibrated": []})
-        return
-    first = folder.read_json(folder.provenance)
-    if not isinstance(first, dict) or not isinstance(first.get(what, []), list):
-        raise RunError(f"{folder.provenance} is damaged. Delete it to go on without a record of the start.")
-    folder.write_json(folder.provenance, {**first, what: [*first.get(what, []), now]})
-
-
 def calibrate_again(
     folder: RunFolder, calibrations: Sequence[Calibration], *, overwrite: bool = False, chosen: str | None = None
 ) -> Events:
@@ -163,12 +151,23 @@ def calibrate_again(
         _require_held_out(chosen or "", spec)
         require_tensorboard(spec)
         run = open_finished_run(folder)
-        _note(folder, spec.seed, "calibrated")
-        for scored in logged(fit_all(results, calibrations, run), folder, spec):
+        note_command(folder, spec.seed, "calibrated")
+        for event in logged(fit_all(results, calibrations, run), folder, spec):
+            notes = [*_drop_own_models(results, event.label)] if isinstance(event, HeadScored) else []
             deploy(results, results["deployed"], run)  # a kill loses no finished head
-            yield scored
+            yield event
+            yield from notes
         deploy(results, chosen or results["deployed"], run)
         yield Finished(results)
+
+
+def _drop_own_models(results: Results, head: str) -> Iterator[Noted]:
+    """Forget clients' own models that started from an earlier head of this label."""
+    rows = results.get("personal", {})
+    stale = [label for label, row in rows.items() if row["head"] == head]
+    if stale:
+        results["personal"] = {label: row for label, row in rows.items() if label not in stale}
+        yield Noted(f'{", ".join(stale)} of the earlier head "{head}" is dropped; `ccvr personalise` makes it again')
 
 
 def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str, str]:

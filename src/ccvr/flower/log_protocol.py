@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from ccvr.core.errors import CcvrError, FederationError
-from ccvr.experiment.events import ClientsAbsent, Event, Finished, HeadScored, Noted, RoundDone, Started
+from ccvr.experiment.events import ClientsAbsent, ClientScored, Event, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.flower.federation import listed
 
 MARK = "ccvr: "
@@ -58,6 +58,8 @@ def in_words(what: Event | CcvrError, path: Path) -> str:
             return f"round {what.round}/{what.rounds}: {score}loss {what.loss:.3f}, {what.seconds:.1f} s"
         case HeadScored():
             return f"{what.label}: accuracy {what.accuracy:.2f} %"
+        case ClientScored():
+            return f"{what.label}: client {what.done}/{what.clients}"
         case ClientsAbsent():
             return f"{what.question}: missing {listed(what.clients)}"
         case Finished():

@@ -45,6 +45,25 @@ def find_head(model: nn.Module, example: Inputs, path: str = "") -> str:
     return found
 
 
+def find_head_by_width(model: nn.Module, num_classes: int, path: str = "") -> str:
+    """The path of the one linear layer that scores so many classes, without a forward pass; ``path`` names it instead.
+
+    Raises:
+        ModelError: there is no such layer, there are several, or the named one scores another number of classes.
+    """
+    if path:
+        _require_linear(model, path)
+    widths = {name: len(layer.get_parameter("weight")) for name, layer in _linears(model).items()}
+    fitting = [name for name, width in widths.items() if width == num_classes and path in ("", name)]
+    if len(fitting) != 1:
+        known = ", ".join(f'"{name}" {width}' for name, width in widths.items()) or "there are none"
+        raise ModelError(
+            f"{len(fitting) or 'no'} linear layer{'s' * (len(fitting) > 1)} can be the head of {num_classes} classes "
+            f"(outputs of linear layers: {known}). {REMEDY}"
+        )
+    return fitting[0]
+
+
 def _record_linears(model: nn.Module, example: Inputs) -> tuple[Calls, object]:
     calls: Calls = defaultdict(list)
 

@@ -28,6 +28,11 @@ class Head(nn.Module, ABC):
         self.transform = transform or FeatureTransform()
         self.taps = taps
 
+    @property
+    def rows(self) -> Tensor:
+        """The weights by which features are multiplied, [C, d]."""
+        return self.weight
+
     @abstractmethod
     def score(self, t: Tensor) -> Tensor:
         """Scores of features that are transformed already."""
@@ -68,8 +73,12 @@ class NormedHead(Head):
         super().__init__(transform, taps=taps)
         self.weight = nn.Parameter(weight.detach().clone(memory_format=torch.contiguous_format))
 
+    @property
+    def rows(self) -> Tensor:
+        return functional.normalize(self.weight, dim=1)
+
     def score(self, t: Tensor) -> Tensor:
-        return functional.linear(t, functional.normalize(self.weight, dim=1))
+        return functional.linear(t, self.rows)
 
 
 HEAD_KINDS: Table[type[LinearHead] | type[NormedHead]] = Table(
@@ -86,3 +95,10 @@ def copy_head(head: Head, *, transform: Transform | None = None, start: str = "t
         weight = torch.full_like(weight, 1e-3) if head.kind == "normed" else torch.zeros_like(weight)
         bias = None if bias is None else torch.zeros_like(bias)
     return HEAD_KINDS[head.kind](weight, bias, head.transform if transform is None else transform, taps=head.taps)
+
+
+def shifted_head(head: Head, shift: Tensor) -> LinearHead:
+    """A linear head with the scores of another one plus ``shift`` [C]."""
+    bias: Tensor | None = getattr(head, "bias", None)
+    total = shift if bias is None else bias.detach().double().cpu() + shift
+    return LinearHead(head.rows, total.to(head.weight), head.transform, taps=head.taps)

@@ -27,6 +27,11 @@ class FeatureTransform:
         if not 0 < self.power <= 1:
             raise SpecError(f"the power of a feature transform is {self.power}; give a number above 0, at most 1.")
 
+    @property
+    def is_steep(self) -> bool:
+        """Whether the slope at 0 is infinite."""
+        return self.kind != "none" and self.power < 1
+
     def __call__(self, z: Tensor) -> Tensor:
         if self.kind == "none":
             return z

@@ -6,8 +6,8 @@ from typing import Any
 
 from ccvr.core.results import UNCALIBRATED, shared_line
 from ccvr.report.figure_set import Drawn
-from ccvr.report.groups import Group, Spread
-from ccvr.report.markup import as_name, as_setting, as_text, headline_number, spread_cell
+from ccvr.report.groups import Group, Score, Spread
+from ccvr.report.markup import DASH, as_name, as_setting, as_text, headline_number, spread_cell
 from ccvr.report.runs import RunFiles
 
 FIELDS = (
@@ -18,6 +18,7 @@ FIELDS = (
 """Fields of the spec that are shown at once; the rest unfolds."""
 NUMBERS = ("accuracy, %", "gain", "worst class, %", "worst client, %")
 """Columns of the table of heads; what matters most is seen first on a narrow screen."""
+OVER_CLIENTS: tuple[Score, ...] = ("mean", "worst")
 MAX_ROWS = 60
 """Of a table that is seen whole; a longer one scrolls in itself."""
 
@@ -37,9 +38,7 @@ def card(found: Group) -> str:
     words = " → ".join(_worst(found, each, value) for each, value in worst if value is not None)
     lowest = f"<p>Worst class: {words}</p>" if words else ""
     name = f'<p class="name"><strong>{as_name(found.name)}</strong><br>{as_name(found.about, 200)}</p>'
-    mean, worst_client = found.personal("mean"), found.personal("worst")
-    own = f": mean {mean.text()} %, worst {worst_client.text()} %" if mean and worst_client else ""
-    personal = f"<p>Each client's own model under its label mix{own}</p>" if own else ""
+    personal = "".join(f"<p>{_own_line(found, each)}</p>" for each in found.own_models[:1])
     moved = as_text(shared_line(found.runs[0].results))  # repeats share the spec, and so the samples
     shared = f"<p>{moved[0].upper()}{moved[1:]}</p>" if moved else ""
     return f'<section class="card">{name}{head}{lowest}{personal}{shared}</section>'
@@ -51,6 +50,16 @@ def _worst(found: Group, label: str, value: Spread) -> str:
         return f"{value.text()} %"
     recalls = run.results["per_class_recall"][label]
     return f"{value.text()} % ({as_name(run.class_names[recalls.index(value.mean)])})"
+
+
+def _own_line(found: Group, label: str) -> str:
+    """The best of the clients' own models beside the global one."""
+    scores = (found.own(label, "mean"), found.own(label, "worst"), found.shared(label, "mean"))
+    mean, worst, shared = (DASH if each is None else f"{each.text()} %" for each in scores)
+    return (
+        f"Each client's own model ({as_name(label)}) under its label mix: mean {mean}, worst {worst}; "
+        f"the global model: mean {shared}"
+    )
 
 
 def contents(drawn: Sequence[Drawn], sections: Sequence[str]) -> str:
@@ -95,6 +104,31 @@ def accuracies(groups: Sequence[Group]) -> str:
             f'<table id="heads"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>',
             len(rows),
             "Accuracy of every head",
+        )
+    )
+
+
+def own_models(groups: Sequence[Group]) -> str:
+    """Every personalisation of every group beside the global model; nothing where there is none."""
+    columns = ("own mean, %", "global mean, %", "own worst, %", "global worst, %")
+    head = "".join(_header(name) for name in ("run", "own models")) + "".join(_header(n, " class=n") for n in columns)
+    rows = [
+        f"<tr><td class=run>{as_name(each.name)}</td><td>{as_name(label)}</td>"
+        + "".join(spread_cell(find(label, key)) for key in OVER_CLIENTS for find in (each.own, each.shared))
+        + "</tr>"
+        for each in groups
+        for label in each.own_models
+    ]
+    if not rows:
+        return ""
+    return (
+        '<h2 id="own">Models of the clients\' own</h2><p class="faint">On the test set under each client\'s label mix: '
+        "mean and worst over clients, of the clients' own models and of the global one, under the head that they "
+        "started from.</p>"
+        + scrolling(
+            f'<table id="own-models"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>',
+            len(rows),
+            "Accuracy of the clients' own models",
         )
     )
 
@@ -190,10 +224,11 @@ AGAINST = "cka-against"
 
 
 def commands(run: RunFiles) -> list[str]:
-    """As they were given: the run, every calibration after it; then what looks into it. RUN is the run's folder."""
+    """As they were given: the run, what was added to it; then what looks into it. RUN is the run's folder."""
     said = [_words(run.provenance) or "ccvr run RUN/spec.toml"]
-    later = run.provenance.get("calibrated")
-    said += [_words(each) for each in later if isinstance(each, dict)] if isinstance(later, list) else []
+    for what in ("calibrated", "personalised"):
+        later = run.provenance.get(what)
+        said += [_words(each) for each in later if isinstance(each, dict)] if isinstance(later, list) else []
     return [*filter(None, said), *_analyze(run)]
 
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, Literal
 
-from ccvr.core.results import UNCALIBRATED
+from ccvr.core.results import UNCALIBRATED, personal_rows
 from ccvr.report.runs import RunFiles
 
 MAX_DIFFERENCES = 4
+Score = Literal["mean", "worst", "p10"]
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,22 @@ class Group:
     def worst_client(self, label: str) -> Spread | None:
         return Spread.of_known([run.results["client_accuracy"][label]["worst"] for run in self.runs])
 
-    def personal(self, key: Literal["mean", "worst"]) -> Spread | None:
+    @property
+    def own_models(self) -> list[str]:
+        """Labels of the clients' own models that every repeat has, the best mean first."""
+        first, *others = (personal_rows(run.results) for run in self.runs)
+        common = [label for label in first if all(label in rows for rows in others)]
+        means = {label: self.own(label, "mean") for label in common}
+        return sorted(common, key=lambda label: -(each.mean if (each := means[label]) else 0.0))
+
+    def own(self, label: str, key: Score) -> Spread | None:
         """Accuracy of the clients' own models under the clients' label mixes, over clients."""
-        scores = [run.results.get("personal_accuracy") for run in self.runs]
-        return Spread.of_known([each[key] if each else None for each in scores])
+        return Spread.of_known([personal_rows(run.results)[label]["accuracy"][key] for run in self.runs])
+
+    def shared(self, label: str, key: Score) -> Spread | None:
+        """The same of the global model under the head that the own models started from."""
+        heads = [(run.results["client_accuracy"], personal_rows(run.results)[label]["head"]) for run in self.runs]
+        return Spread.of_known([scores[head][key] for scores, head in heads])
 
 
 def group(runs: Sequence[RunFiles]) -> list[Group]:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
 
-from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, section, what_was_run
+from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, own_models, section, what_was_run
 from ccvr.report.figure_set import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
@@ -28,6 +28,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             f'<div class="cards">{"".join(map(card, groups))}</div>',
             contents(drawn, sections),
             accuracies(groups),
+            own_models(groups),
             what_was_run(groups),
             *(section(name, [each for each in drawn if each.row.section == name], drawings) for name in sections),
             how_to_repeat(runs),

@@ -29,7 +29,7 @@ def duration(seconds: float) -> str:
 
 
 class RunProgress:
-    """Shows rounds as they end. Use as a context manager."""
+    """Shows rounds, and clients, as they end. Use as a context manager."""
 
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self.console = console
@@ -77,6 +77,16 @@ class RunProgress:
             self._bar.update(self._task, completed=number, facts="  ".join(facts))
         else:
             self.say("  ".join([f"round {number}/{rounds}", *score, fit, speed, f"{seconds:.1f} s, {left}"]))
+
+    def client(self, label: str, number: int, clients: int) -> None:
+        """One more client is done; without a bar, a line for each fifth of them."""
+        if self._bar:
+            if number == 1:
+                self._task = self._bar.add_task("", total=clients, facts=label)
+            if self._task is not None:
+                self._bar.update(self._task, completed=number)
+        elif 5 * number // clients > 5 * (number - 1) // clients:
+            self.say(f"{label}: client {number}/{clients}")
 
     def say(self, line: str) -> None:
         """One line, above the bars where there are any."""

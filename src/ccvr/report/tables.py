@@ -7,7 +7,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ccvr.core.results import UNCALIBRATED, Results
+from ccvr.core.results import UNCALIBRATED, Personal, Results, personal_rows
 
 
 def results_table(runs: Sequence[tuple[str, Results]]) -> Table:
@@ -46,8 +46,8 @@ def _head_cells(results: Results, label: str, accuracy: float) -> list[Text]:
     before = results["accuracy"][UNCALIBRATED]
     gain = "" if label == UNCALIBRATED else f"{accuracy - before:+.2f}"
     shown = f"{label} *" if label == results["deployed"] else label
-    worst = results["client_accuracy"][label]["worst"]
-    cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), "–" if worst is None else f"{worst:.2f}"]
+    worst = _percent(results["client_accuracy"][label]["worst"])
+    cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), worst]
     return [Text(cell) for cell in cells]
 
 
@@ -58,13 +58,36 @@ def worst_class(results: Results, label: str) -> str:
     return f"{min(known)[0]:.2f} ({min(known)[1]})" if known else "–"
 
 
-def personal_line(results: Results) -> str:
-    """The scores of the clients' own models in one line; nothing where the run has none."""
-    found = results.get("personal_accuracy")
-    if found is None or found["mean"] is None or found["worst"] is None:
-        return ""
-    scores = f"mean {found['mean']:.2f} %, worst {found['worst']:.2f} %"
-    return f"each client's own model under its label mix: {scores}"
+def personal_table(runs: Sequence[tuple[str, Results]]) -> Table:
+    """One row per personalisation of each run: the clients' own models, and the global one in brackets."""
+    table = Table(
+        title="Clients' own models: percent under each client's label mix",
+        title_justify="left",
+        caption="in brackets the global model under the head that they started from",
+        caption_justify="left",
+    )
+    names = ["run"] if len(runs) > 1 else []
+    for name in [*names, "own models", "from head"]:
+        table.add_column(name, overflow="fold")
+    for name in ("mean client", "gain", "worst client"):
+        table.add_column(name, justify="right")
+    for name, results in runs:
+        for label, row in personal_rows(results).items():
+            table.add_row(*map(Text, [*([name] if names else []), label, row["head"], *_personal_cells(results, row)]))
+            name = ""
+    return table
+
+
+def _personal_cells(results: Results, row: Personal) -> list[str]:
+    shared, own = results["client_accuracy"][row["head"]], row["accuracy"]
+    before, after = shared["mean"], own["mean"]
+    gain = "–" if before is None or after is None else f"{after - before:+.2f}"
+    worst = f"{_percent(own['worst'])} ({_percent(shared['worst'])})"
+    return [f"{_percent(after)} ({_percent(before)})", gain, worst]
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ccvr.calibration.methods import current_options
-from ccvr.core.results import UNCALIBRATED, with_heads
+from ccvr.core.results import TRAINED, UNCALIBRATED, Personal, Results, personal_rows, with_heads
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.records import DIGITS
 
@@ -31,7 +31,7 @@ def united(own: RunFiles, other: RunFiles) -> RunFiles:
     """A run with what only another file about the same training has, heads and analyses among it; its own win."""
     return replace(
         own,
-        results=with_heads(own.results, other.results, _labels(own, other)),
+        results=_with_own_models(own, other, _labels(own, other)),
         rounds=own.rounds or other.rounds,
         label_counts=other.label_counts if own.label_counts is None else own.label_counts,
         analyses={**other.analyses, **own.analyses},
@@ -42,7 +42,8 @@ def united(own: RunFiles, other: RunFiles) -> RunFiles:
 def lost(kept: RunFiles, gone: RunFiles) -> list[str]:
     """What one file has and the other, which takes its place, has not."""
     heads = [label for label in gone.accuracy if label not in kept.accuracy]
-    return heads + [name for name in gone.analyses if name not in kept.analyses]
+    own = [label for label in personal_rows(gone.results) if label not in personal_rows(kept.results)]
+    return heads + own + [name for name in gone.analyses if name not in kept.analyses]
 
 
 def unused(label: str, taken: Collection[str]) -> str:
@@ -59,6 +60,22 @@ def _labels(own: RunFiles, other: RunFiles) -> dict[str, str]:
         if label in other.accuracy and not (mine and _is_same(mine, row)):
             labels[label] = unused(label, {*own.accuracy, *labels.values()})
     return labels
+
+
+def _with_own_models(own: RunFiles, other: RunFiles, labels: dict[str, str]) -> Results:
+    """The union of heads, and of the clients' own models that started from them."""
+    union, mine = with_heads(own.results, other.results, labels), personal_rows(own.results)
+    added: dict[str, Personal] = {}
+    for label, row in personal_rows(other.results).items():
+        moved: Personal = {**row, "head": labels.get(row["head"], row["head"])}
+        is_mine = any(_made(moved) == _made(each) for each in mine.values())
+        if not is_mine and not (label == TRAINED and TRAINED in mine):
+            added[unused(label, {*mine, *added})] = moved
+    return {**union, "personal": {**mine, **added}} if added else union
+
+
+def _made(row: Personal) -> tuple[object, ...]:
+    return row["method"], row["options"], row["head"]
 
 
 def _is_same(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -43,8 +43,8 @@ def record_bytes(run: RunFiles, *, scale: str) -> bytes:
 
 
 def _provenance(found: dict[str, Any]) -> dict[str, Any]:
-    """When, with which code and where; commits of calibrations that were added later, too."""
-    later = [each.get("commit") for each in found.get("calibrated", ())]
+    """When, with which code and where; commits of calibrations and own models that were added later, too."""
+    later = [each.get("commit") for key in ("calibrated", "personalised") for each in found.get(key, ())]
     return {key: found[key] for key in KEPT_PROVENANCE if key in found} | {"calibrated": list(dict.fromkeys(later))}
 
 

@@ -54,7 +54,7 @@ def train_client(
     if spec.clsprox:
         objectives[CLSPROX] = Proximal(context, mu=spec.clsprox, scope="head.")
     # Dropout and the like in a user's model read the global generator: give them this client's stream.
-    with _seeded(derive_seed(seed, "model", client=client.id, round=round), device):
+    with seeded(derive_seed(seed, "model", client=client.id, round=round), device):
         rng = stream(seed, "batches", client=client.id, round=round)
         num_steps, loss = _descend(scratch, client, list(objectives.values()), spec, rng=rng)
     everything = scratch.parameters(), scratch.buffers()
@@ -66,7 +66,7 @@ def train_client(
         )
     if not (math.isfinite(loss) and _is_finite(everything[0])):
         raise TrainingError(
-            f"client {client.id} diverged in round {round}: its loss is {loss}. Lower training.lr ({spec.lr:g})."
+            f"client {client.id} diverged in round {round}: its loss is {loss}. Lower the learning rate ({spec.lr:g})."
         )
     parameters, buffers = (shared(tensors, private) for tensors in everything)
     outcomes = {name: objective.finish(num_steps) for name, objective in objectives.items()}
@@ -91,7 +91,7 @@ def own_model(
 ) -> SplitModel:
     """The model as one client has it: what it received, the tensors that stayed with it, adapted by the algorithm."""
     context = _context(scratch, received, client, state, spec, round=round, seed=seed)
-    with _seeded(derive_seed(seed, "model", client=client.id, round=round), context.model.head.weight.device):
+    with seeded(derive_seed(seed, "model", client=client.id, round=round), context.model.head.weight.device):
         algorithm.personalise(context)
     return context.model
 
@@ -144,7 +144,7 @@ def _is_finite(tensors: Mapping[str, Tensor]) -> bool:
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global generator, and restore it afterwards."""
     before = torch.get_rng_state()
     if device.type == "cpu":

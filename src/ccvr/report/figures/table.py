@@ -90,6 +90,15 @@ FIGURES = (
         columns=3,
     ),
     FigureRow(
+        "own",
+        CALIBRATION,
+        "Clients with models of their own",
+        "Accuracy on the test set under each client's label mix: of the global model, under the heads that own models "
+        "started from, and of the clients' own models. Of more than seven the first are drawn.",
+        of_each_run(clients.own_models),
+        columns=3,
+    ),
+    FigureRow(
         "confusion",
         CALIBRATION,
         "Confusion",
