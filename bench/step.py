@@ -22,9 +22,9 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from bench import workload
+from ccvr.algorithms.sgd import Sgd
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import Batch, epoch
-from ccvr.training.sgd import Sgd
 
 GROUPS = {
     "batch: gather, shift, mirror, normalise": ("prepare", "aten::mul_", "aten::sub_", "aten::copy_"),

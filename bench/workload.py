@@ -14,6 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from ccvr.algorithms.drift import FedAvg
+from ccvr.algorithms.messages import Client, GlobalState, LocalResult
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.core.arrays import IntArray
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.augment import ShiftAndMirror
@@ -25,10 +28,7 @@ from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.preprocess import Normalize
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, buffers_of, parameters_of
-from ccvr.training.algorithms.drift import FedAvg
 from ccvr.training.local import train_client
-from ccvr.training.messages import Client, GlobalState, LocalResult
-from ccvr.training.spec import TrainingSpec
 
 NUM_IMAGES, SHAPE, NUM_CLASSES, WORKERS, SEED = 50_000, (3, 32, 32), 10, 2, 0
 TRAINING = TrainingSpec(rounds=200, local_epochs=1, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.cli.main import main
 from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import Spec
-from ccvr.training.spec import TrainingSpec
 
 SCRIPT = Path(sys.executable).with_name("ccvr")
 TINY = Spec(

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.list import TABLES
 from ccvr.core.methods import options_of
 from ccvr.experiment.presets import PRESETS
-from ccvr.training.table import ALGORITHMS
 from tests.cli.conftest import Command
 
 
@@ -46,7 +46,7 @@ def test_an_algorithm_without_options(ccvr: Command) -> None:
 def test_a_class_of_the_user_s_own(ccvr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "listed.py").write_text(
         "from dataclasses import dataclass\n"
-        "from ccvr.training.algorithms.drift import FedProx\n"
+        "from ccvr.algorithms.drift import FedProx\n"
         "@dataclass(frozen=True)\n"
         "class Mine(FedProx):\n"
         '    """Nearly FedProx."""\n'

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.core.fields import names_of
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec
 from ccvr.reproduction.items import ITEMS
-from ccvr.training.table import ALGORITHMS
 from tests.cli.conftest import Command, Launch
 
 PRESET_NAMES = ", ".join(sorted(PRESETS))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import find_algorithm
 from ccvr.calibration.methods import parse_calibration
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, hint_of, names_of, parse, plain, with_field
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_toml, to_toml
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import find_algorithm
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.methods import Option, build_method, make, option_names, options_of, text_of
 from ccvr.core.tables import Table
-from ccvr.training.table import ALGORITHMS
 
 
 @dataclass(frozen=True, kw_only=True)

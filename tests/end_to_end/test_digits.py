@@ -2,11 +2,11 @@
 
 import pytest
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.data.spec import PartitionSpec
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import Spec
-from ccvr.training.spec import TrainingSpec
 
 
 @pytest.mark.parametrize("seeds", [(1,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=len)

@@ -1,9 +1,9 @@
 """A run that takes a second: two clients' worth of everything. On torch: kernels would take longer to compile."""
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.spec import CheckpointSpec, Spec
-from ccvr.training.spec import TrainingSpec
 
 TINY = Spec(
     threads=1,

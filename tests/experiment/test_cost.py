@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.data.catalogue import extent
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.cost import Rates, estimate
 from ccvr.experiment.spec import Spec
 from ccvr.models.split import SplitModel
 from ccvr.statistics.wire import payload_bytes
-from ccvr.training.spec import TrainingSpec
 
 DIGITS = extent("digits").train
 PARAMETERS, NORMALISATION = 16 * 9 + 16 + 32 * 16 * 9 + 32 + 512 * 64 + 64 + 64 * 10 + 10, 2

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from ccvr.algorithms.algorithm import Algorithm
+from ccvr.algorithms.messages import ModelState
 from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.samples import Dataset, Samples
@@ -17,9 +19,7 @@ from ccvr.experiment.events import Noted
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import newest_state
-from ccvr.training.algorithm import Algorithm
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import ModelState
 from tests.end_to_end.tiny import TINY
 
 

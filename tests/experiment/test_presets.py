@@ -2,14 +2,14 @@
 
 import pytest
 
+from ccvr.algorithms.drift import FedAvg, FedProx
+from ccvr.algorithms.features import Moon
+from ccvr.algorithms.servers import FedAvgM
+from ccvr.algorithms.table import find_algorithm
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_toml, to_toml
-from ccvr.training.algorithms.drift import FedAvg, FedProx
-from ccvr.training.algorithms.features import Moon
-from ccvr.training.algorithms.servers import FedAvgM
-from ccvr.training.table import find_algorithm
 
 COLUMNS = ["cifar10-a0.05", "cifar10-a0.1", "cifar10-a0.5", "cifar100-a0.5", "cinic10-a0.5"]
 TABLE = """

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from ccvr.algorithms.algorithm import Algorithm
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
@@ -19,7 +20,6 @@ from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import CheckpointSpec
 from ccvr.models.build import ModelSpec
 from ccvr.models.state import num_bytes
-from ccvr.training.algorithm import Algorithm
 from ccvr.training.checkpoint import read_checkpoint
 from tests.end_to_end.tiny import TINY
 

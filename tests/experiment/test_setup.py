@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.numpy import load
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.core.errors import SpecError
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.engine import LocalEngine
@@ -13,7 +14,6 @@ from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
-from ccvr.training.spec import TrainingSpec
 
 TINY = Spec(
     workers=1, training=TrainingSpec(rounds=1, local_epochs=1), partition=PartitionSpec(num_clients=4, alpha=0.5)

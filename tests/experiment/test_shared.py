@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.numpy import load
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import PartitionError, RunError, SpecError
 from ccvr.core.results import shared_line
@@ -22,7 +23,6 @@ from ccvr.experiment.spec import Spec, to_toml
 from ccvr.statistics.request import Request
 from ccvr.training.checkpoint import read_checkpoint
 from ccvr.training.client_state import ClientStates
-from ccvr.training.spec import TrainingSpec
 
 SHARED = DataSpec(validation=0.15, unlabelled="0.1", shared=0.05)
 SPEC = Spec(

@@ -4,6 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ccvr.algorithms.drift import FedProx
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import find_algorithm
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.calibration.oracles import Oracle
 from ccvr.calibration.spec import CalibrationSpec
@@ -13,9 +16,6 @@ from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import Spec, from_mapping, from_toml, read_spec, to_toml, training_settings
 from ccvr.models.build import ModelSpec
-from ccvr.training.algorithms.drift import FedProx
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import find_algorithm
 
 OLD = """
 seed = 3
@@ -154,7 +154,7 @@ methods = ["lda", { name = "ccvr", epochs = 3, label = "short" }]
 def test_an_algorithm_of_the_user_s_own_keeps_the_fields_of_before(tmp_path, monkeypatch):
     (tmp_path / "own_algorithm.py").write_text(
         "from dataclasses import dataclass\n"
-        "from ccvr.training.algorithms.drift import FedProx\n"
+        "from ccvr.algorithms.drift import FedProx\n"
         "@dataclass(frozen=True)\n"
         "class Mine(FedProx):\n"
         "    temperature: float = 0.5\n"

@@ -13,6 +13,11 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from torch import nn
 
+from ccvr.algorithms.algorithm import Algorithm
+from ccvr.algorithms.messages import Client, GlobalState, LocalMetrics, LocalResult
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import ALGORITHMS as TABLE
+from ccvr.algorithms.table import algorithm_of
 from ccvr.calibration.select import select
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import CalibrationError, FederationError, RunError, SpecError, StatisticsError
@@ -40,12 +45,7 @@ from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.wire import FORMAT
-from ccvr.training.algorithm import Algorithm
 from ccvr.training.checkpoint import read_checkpoint
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import ALGORITHMS as TABLE
-from ccvr.training.table import algorithm_of
 from tests.flower.loopback import Loopback
 from tests.flower.small import overflowing
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.calibration.calibrator import Calibrator
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import CalibrationError
@@ -12,7 +13,6 @@ from ccvr.experiment.spec import Spec
 from ccvr.report.published import Published
 from ccvr.reproduction.cells import CELLS, SCALES, Cell, Scale
 from ccvr.reproduction.items import ITEMS, Item
-from ccvr.training.spec import TrainingSpec
 
 PLAIN = Cell(
     "digits-fedavg",

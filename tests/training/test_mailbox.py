@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccvr.algorithms.messages import GlobalState, LocalMetrics, LocalResult
 from ccvr.models.flat import Flat
 from ccvr.training.mailbox import ALIGNMENT, Mailbox, pack_state, room_for, unpack_state
-from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 
 METRICS = LocalMetrics(0.5, (1.0, 2.0), 3, 4, 0.25)
 RESULT = LocalResult(7, {}, {}, 12, 3, {}, {}, METRICS, has_state=True)

@@ -11,10 +11,10 @@ from ccvr.core.errors import SpecError, TrainingError
 from ccvr.models.heads import LinearHead
 from ccvr.models.transform import FeatureTransform
 from ccvr.training.personalisation import Finetune, Personalisation, Start, own_model
-from tests.training import plain
-from tests.training.against_plain import BASE, SEED, epochs_of, named
-from tests.training.small import small_model
-from tests.training.test_objectives import norm_model
+from tests.algorithms import plain
+from tests.algorithms.against_plain import BASE, SEED, epochs_of, named
+from tests.algorithms.small import small_model
+from tests.algorithms.test_objectives import norm_model
 
 ROUND = 4
 

@@ -8,6 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from ccvr.algorithms.messages import GlobalState
+from ccvr.algorithms.objectives import LocalObjective
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.core.errors import RunError, SpecError, TrainingError
 from ccvr.models.preprocess import Normalize
 from ccvr.models.split import split_model
@@ -15,12 +19,8 @@ from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training.checkpoint import checkpoint_bytes, named_states, read_checkpoint
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
-from ccvr.training.messages import GlobalState
-from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import ServerPart, draw_cohorts, federate, first_state
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import ALGORITHMS
-from tests.training.small import Using
+from tests.algorithms.small import Using
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05)
 

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from ccvr.algorithms.messages import Client, GlobalState
+from ccvr.algorithms.objectives import LocalObjective
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.core.errors import TrainingError
 from ccvr.data.augment import ShiftAndMirror
 from ccvr.data.batches import TrainingSamples
@@ -19,14 +23,10 @@ from ccvr.models.state import Scratch
 from ccvr.training import trainer as module
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import train_client
-from ccvr.training.messages import Client, GlobalState
-from ccvr.training.objectives import LocalObjective
 from ccvr.training.rounds import ServerPart, federate, first_state
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import Workers
-from tests.training.small import Using
+from tests.algorithms.small import Using
 
 SPEC = TrainingSpec(rounds=2, local_epochs=1, batch_size=32, lr=0.01, step="halide")
 SUITED = [each for each in ALGORITHMS if each not in ("fedbn", "pfnm")]

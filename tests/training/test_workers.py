@@ -20,6 +20,9 @@ import pytest
 import torch
 from torch import nn
 
+from ccvr.algorithms.messages import Client, GlobalState
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.core.errors import TrainingError
 from ccvr.data.augment import ShiftAndMirror
 from ccvr.data.batches import TrainingSamples
@@ -31,13 +34,10 @@ from ccvr.models.split import split_model
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.training import workers as module
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import Client, GlobalState
 from ccvr.training.rounds import ServerPart, federate
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import ALGORITHMS
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import AT_ONCE, Workers
-from tests.training.small import small_model
+from tests.algorithms.small import small_model
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05, client_fraction=0.7, clsprox=0.01)
 
@@ -428,7 +428,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
 SCRIPT = """
 import ccvr
 from ccvr.calibration.spec import CalibrationSpec
-from ccvr.training.spec import TrainingSpec
+from ccvr.algorithms.spec import TrainingSpec
 training, nothing = TrainingSpec(rounds=1, local_epochs=1), CalibrationSpec(methods=())
 spec = ccvr.Spec(workers=2, training=training, calibration=nothing)
 print(ccvr.run(spec, "run")["accuracy"]["uncalibrated"])

@@ -17,7 +17,7 @@ from ccvr.report.text_table import TextTable, print_tables
 TABLES: Table[str] = Table(
     "table",
     {
-        "algorithms": "ccvr.training.table:ALGORITHMS",
+        "algorithms": "ccvr.algorithms.table:ALGORITHMS",
         "calibrators": "ccvr.calibration.table:CALIBRATORS",
         "personalisations": "ccvr.experiment.personalisations:PERSONALISATIONS",
         "statistics": "ccvr.statistics.kinds:KINDS",

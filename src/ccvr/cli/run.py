@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ccvr.algorithms.table import ALGORITHMS, OLD_OPTIONS
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.arguments import parse
 from ccvr.cli.engines import begin
@@ -18,7 +19,6 @@ from ccvr.core.methods import option_names
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, to_toml
-from ccvr.training.table import ALGORITHMS, OLD_OPTIONS
 
 ABOUT = f"""Train a federated model and calibrate it: ccvr run [PRESET|SPEC.toml] [OPTIONS].
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ccvr.algorithms.table import canonical
 from ccvr.calibration.methods import SELECT, Calibration, parse_calibrations
 from ccvr.comparison.queue import work
 from ccvr.core.budget import Budget
@@ -18,7 +19,6 @@ from ccvr.experiment.pipeline import calibrate_again, require_names
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.run_or_resume import require_same_training, run_or_resume, settle
 from ccvr.experiment.spec import Spec
-from ccvr.training.table import canonical
 
 UNDER = re.compile(r"\+(?=[^\W\d])")
 """Between an algorithm and the server optimiser that it runs under; the + of 1e+3 is followed by a digit."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ccvr.algorithms.table import algorithm_of
 from ccvr.calibration.methods import SELECT
 from ccvr.core.errors import CcvrError, SpecError, TrainingError
 from ccvr.core.fields import hint_of, parse, plain, with_field
@@ -15,7 +16,6 @@ from ccvr.core.run import RunFolder
 from ccvr.experiment.events import Event
 from ccvr.experiment.run_or_resume import run_or_resume
 from ccvr.experiment.spec import Spec
-from ccvr.training.table import algorithm_of
 
 VALIDATION = 0.15
 """What the paper holds out."""

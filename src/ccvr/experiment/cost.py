@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from ccvr.algorithms.messages import Client, LocalResult
+from ccvr.algorithms.table import algorithm_of, find_algorithm
 from ccvr.calibration.methods import Calibration, parse_calibrations
 from ccvr.core.machine import cores
 from ccvr.data.augment import ShiftAndMirror
@@ -25,9 +27,7 @@ from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.local import train_client
-from ccvr.training.messages import Client, LocalResult
 from ccvr.training.rounds import first_state, sent_state
-from ccvr.training.table import algorithm_of, find_algorithm
 from ccvr.training.trainer import scratch_of
 
 SLOW_STEP = 0.25

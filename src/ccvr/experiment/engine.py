@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from ccvr.algorithms.messages import Client
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.run import RunFolder
 from ccvr.core.seeds import stream
@@ -26,7 +27,6 @@ from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import private_part
-from ccvr.training.messages import Client
 from ccvr.training.moments import moment_sums
 from ccvr.training.rounds import Revise, RoundState, ServerPart, federate, sent_state
 from ccvr.training.trainer import OneByOne, Trainer, scratch_of

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ccvr.algorithms.algorithm import require_above
 from ccvr.calibration.personalise import SMOOTHING, prior_shift
 from ccvr.core.errors import CalibrationError
 from ccvr.core.fields import plain
@@ -13,7 +14,6 @@ from ccvr.core.methods import build_method, find_class, require_different, split
 from ccvr.core.results import TRAINED
 from ccvr.core.tables import Table
 from ccvr.models.heads import Head, shifted_head
-from ccvr.training.algorithm import require_above
 from ccvr.training.personalisation import Finetune, Personalisation, Start
 
 

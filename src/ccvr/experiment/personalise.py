@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ccvr.algorithms.messages import Client
+from ccvr.algorithms.table import algorithm_of
 from ccvr.calibration.methods import method_of
 from ccvr.core.errors import CcvrError, RunError, TrainingError
 from ccvr.core.results import TRAINED, UNCALIBRATED, Personal, Results, personal_rows
@@ -29,9 +31,7 @@ from ccvr.models.modes import evaluating
 from ccvr.models.scoring import ClassCounts, score
 from ccvr.models.split import SplitModel
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import Client
 from ccvr.training.personalisation import Start, own_model
-from ccvr.training.table import algorithm_of
 
 Counted = tuple[int, ClassCounts]
 """A client, and the counts of its own model on the test set."""

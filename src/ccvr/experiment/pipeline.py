@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from ccvr.algorithms.table import algorithm_of, find_algorithm
 from ccvr.calibration.methods import SELECT, Calibration, methods_of, parse_calibrations, require_deployable
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.results import UNCALIBRATED, Results, empty_results, shared_line
@@ -27,7 +28,6 @@ from ccvr.experiment.spec import Spec, read_spec, to_toml
 from ccvr.experiment.step import decided, notes
 from ccvr.experiment.train import train
 from ccvr.training.rounds import first_state
-from ccvr.training.table import algorithm_of, find_algorithm
 
 EngineOf = Callable[[Setup], Engine]
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import canonical
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.methods import text_of
@@ -11,8 +13,6 @@ from ccvr.core.tables import suggestion
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.models.build import ModelSpec
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import canonical
 
 
 @dataclass(frozen=True)

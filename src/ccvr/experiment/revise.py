@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from ccvr.algorithms.table import algorithm_of
 from ccvr.calibration.calibrator import fit_head, seed_of
 from ccvr.calibration.methods import parse_calibration
 from ccvr.core.errors import SpecError, TrainingError
@@ -18,7 +19,6 @@ from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.merge import merge
 from ccvr.training.moments import batch_norms, merged_sums, moments_of
 from ccvr.training.rounds import Revise, RoundState
-from ccvr.training.table import algorithm_of
 
 REESTIMATED, AT_END = "reestimated", "reestimated-at-end"
 

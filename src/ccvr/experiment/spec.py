@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import tomli_w
 
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import canonical
+from ccvr.algorithms.table import upgraded as upgraded_training
 from ccvr.calibration.methods import upgraded as upgraded_calibration
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
@@ -17,9 +20,6 @@ from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import canonical
-from ccvr.training.table import upgraded as upgraded_training
 
 
 @dataclass(frozen=True)

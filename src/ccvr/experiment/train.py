@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from ccvr.algorithms.table import algorithm_of
 from ccvr.core.errors import TrainingError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.batches import in_order
@@ -20,7 +21,6 @@ from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import checkpoint_bytes, named_states, read_checkpoint
 from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import RoundState, first_state
-from ccvr.training.table import algorithm_of
 
 
 def train(run: OpenRun) -> Iterator[Started | RoundDone]:

@@ -9,6 +9,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from ccvr.algorithms.messages import Client
 from ccvr.core.errors import FederationError, RunError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.data.batches import in_order
@@ -36,7 +37,6 @@ from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import Client
 from ccvr.training.trainer import OneByOne, scratch_of
 
 STATE = "ccvr-memory/1"

@@ -9,6 +9,7 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from ccvr.algorithms.messages import Client, GlobalState, LocalResult
 from ccvr.calibration.methods import parse_calibrations
 from ccvr.core.errors import CalibrationError, FederationError, SpecError
 from ccvr.data.batches import Batch, TrainingSamples
@@ -28,7 +29,6 @@ from ccvr.models.taps import TappedBackbone
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import Client, GlobalState, LocalResult
 from ccvr.training.moments import moment_sums
 from ccvr.training.rounds import Revise, RoundState, ServerPart, federate, sent_state
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from ccvr.algorithms.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
 from ccvr.core.errors import FederationError
 from ccvr.models.state import Tensors, num_bytes
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
 
 SENT, RESULT = "ccvr-sent/1", "ccvr-result/1"
 """Formats of bytes."""

@@ -1,1 +1,1 @@
-"""Clients and a server make a global model: local objectives, server updates, the algorithm table, rounds."""
+"""An algorithm at work: a client's part, rounds, workers, checkpoints, fine-tuning."""

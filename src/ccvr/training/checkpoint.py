@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ccvr.algorithms.messages import group_of, joined
+from ccvr.algorithms.table import upgraded
 from ccvr.core.errors import RunError
 from ccvr.models.tensor_file import UnreadableTensors, header_length, read_header, tensors_from_bytes, tensors_to_bytes
-from ccvr.training.messages import group_of, joined
 from ccvr.training.rounds import RoundState
-from ccvr.training.table import upgraded
 
 FORMAT = "ccvr-checkpoint/1"
 GROUPS = ("parameters", "buffers", "server")

@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ccvr.algorithms.algorithm import Algorithm, shared
+from ccvr.algorithms.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
+from ccvr.algorithms.objectives import LocalContext, LocalObjective, Proximal, Step
+from ccvr.algorithms.sgd import Sgd
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.core.errors import TrainingError
 from ccvr.core.seeds import derive_seed, stream
 from ccvr.data.batches import Batch, epoch
@@ -18,11 +23,6 @@ from ccvr.kernels.inputs import Inputs
 from ccvr.models.flat import Flat
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors, plain
-from ccvr.training.algorithm import Algorithm, shared
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, group_of, joined
-from ccvr.training.objectives import LocalContext, LocalObjective, Proximal, Step
-from ccvr.training.sgd import Sgd
-from ccvr.training.spec import TrainingSpec
 
 ALGORITHM, CLSPROX, PRIVATE = "algorithm", "clsprox", "private"
 """Groups of a client's state: what each objective keeps, and the tensors that stay with the client."""

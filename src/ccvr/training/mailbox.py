@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ccvr.algorithms.messages import GlobalState, LocalMetrics, LocalResult
 from ccvr.models.flat import ALIGNED, Flat, Layout
 from ccvr.models.state import flattened, plain
-from ccvr.training.messages import GlobalState, LocalMetrics, LocalResult
 
 CARRIED = ("parameters", "buffers", "payload")
 FLAT = ("parameters", "buffers")

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccvr.algorithms.messages import Client
 from ccvr.core.arrays import IntArray
 from ccvr.data.augment import Augmentation
 from ccvr.data.batches import TrainingSamples
 from ccvr.data.samples import Samples
 from ccvr.kernels.inputs import from_tensors, tensors_of
-from ccvr.training.messages import Client
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,17 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from ccvr.algorithms.algorithm import Algorithm, require_above, require_at_least
+from ccvr.algorithms.messages import Client, GlobalState
+from ccvr.algorithms.objectives import LocalContext, LocalObjective
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.seeds import derive_seed
 from ccvr.models.heads import Head
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, buffers_of, parameters_of
 from ccvr.models.transform import FeatureTransform
-from ccvr.training.algorithm import Algorithm, require_above, require_at_least
 from ccvr.training.local import seeded, train_client
-from ccvr.training.messages import Client, GlobalState
-from ccvr.training.objectives import LocalContext, LocalObjective
-from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import one_thread
 
 

@@ -8,17 +8,17 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
+from ccvr.algorithms.algorithm import ServerContext, shared
+from ccvr.algorithms.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import algorithm_of
 from ccvr.core.arrays import IntArray
 from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.seeds import stream
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors, buffers_of, parameters_of
-from ccvr.training.algorithm import ServerContext, shared
 from ccvr.training.client_state import ClientStates
-from ccvr.training.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import algorithm_of
 from ccvr.training.trainer import OneByOne, Trainer, scratch_of
 
 

@@ -8,15 +8,15 @@ from typing import Protocol
 
 import torch
 
+from ccvr.algorithms.messages import Client, GlobalState, LocalResult
+from ccvr.algorithms.spec import TrainingSpec
+from ccvr.algorithms.table import algorithm_of
 from ccvr.core.errors import CcvrError, TrainingError, users_line
 from ccvr.kernels.machine import is_installed
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.training.client_state import ClientStates
 from ccvr.training.local import own_model, train_client
-from ccvr.training.messages import Client, GlobalState, LocalResult
-from ccvr.training.spec import TrainingSpec
-from ccvr.training.table import algorithm_of
 
 
 class Trainer(Protocol):

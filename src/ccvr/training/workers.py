@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ccvr.algorithms.messages import Client, GlobalState, LocalResult
+from ccvr.algorithms.spec import TrainingSpec
 from ccvr.core.errors import CcvrError, TrainingError
 from ccvr.core.machine import keep_freed_memory
 from ccvr.core.processes import bare_start, end_with_parent, ending, limit, readable, receive, send
@@ -29,8 +31,6 @@ from ccvr.models.split import SplitModel
 from ccvr.training.client_state import ClientStates
 from ccvr.training.mailbox import Mailbox, State, pack_state, room_for, unpack_state
 from ccvr.training.mapped_clients import MappedClients
-from ccvr.training.messages import Client, GlobalState, LocalResult
-from ccvr.training.spec import TrainingSpec
 from ccvr.training.trainer import OneByOne, scratch_of
 
 START_LIMIT = 300.0
