@@ -1,6 +1,6 @@
 """Who owns what, and what the clients' heads make of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,12 @@ from matplotlib.figure import Figure
 from ccvr.core.arrays import Array
 from ccvr.core.results import personal_rows
 from ccvr.report.figures.matrix import draw_matrix, strips
-from ccvr.report.figures.panel import Panel, bars, legend, new_axes, of_each_run
+from ccvr.report.figures.panel import Panel, bars, of_each_run
 from ccvr.report.figures.rounds import by_round
-from ccvr.report.palette import pens
 from ccvr.report.runs import RunFiles
-from ccvr.report.text import shown
 
 MAX_BARS, MAX_SERIES = 20, 7
-"""Clients with a bar each, or of more some ranks; and kinds of models that are drawn."""
+"""Clients and kinds of models with a bar each; runs of more clients have the table alone."""
 MAX_STRIPS = 160
 """Rows of the figure that has clients by round; of more, rounds between first and last are left out, and clients."""
 
@@ -120,33 +118,21 @@ def _every_round(
 
 def own_models(run: RunFiles) -> list[Panel]:
     """Each client under its label mix: the global model under the heads that own models started from, and those."""
-    if run.label_counts is None:
+    counts = run.label_counts
+    if counts is None or len(counts) > MAX_BARS:
         return []
-    counts, number = run.label_counts, len(run.label_counts)
-    rows = {label: row for label, row in personal_rows(run.results).items() if len(row["clients"]) == number}
+    rows = {label: row for label, row in personal_rows(run.results).items() if len(row["clients"]) == len(counts)}
     recalls = {row["head"]: run.results["per_class_recall"][row["head"]] for row in rows.values()}
     series = {f"global, {head}": _under_mixes(recall, counts) for head, recall in recalls.items()}
     series |= {f"own, {label}": row["clients"] for label, row in rows.items()}
     drawn = dict(list(series.items())[:MAX_SERIES])
-    known = {name: sorted(each for each in values if each is not None) for name, values in drawn.items()}
+    known = {name: [each for each in values if each is not None] for name, values in drawn.items()}
     if not drawn or not all(known.values()):
         return []
-    what, names = "accuracy under the client's mix, %", [f"client {k}" for k in range(number)]
-    few = number <= MAX_BARS
-    figure = bars(drawn, names, what, unit=" %", most=100) if few else _ranks(known, what)
-    words = "; ".join(f"{name}: {values[0]:.2f} % to {values[-1]:.2f} %" for name, values in known.items())
-    return [Panel(figure, f"Accuracy of {number} clients under their label mixes, worst to best. {words}.")]
-
-
-def _ranks(series: Mapping[str, Sequence[float]], what: str) -> Figure:
-    """A line through sorted values of each series: at some ranks, first and last among them."""
-    figure, axes = new_axes()
-    for (name, values), pen in zip(series.items(), pens(), strict=False):
-        places = np.unique(np.linspace(0, len(values) - 1, MAX_BARS).round().astype(int))
-        axes.plot(places + 1, np.array(values)[places], pen.dash, color=pen.colour, label=shown(name))
-    axes.set(xlabel="clients, worst first", ylabel=what)
-    legend(figure, axes)
-    return figure
+    names = [f"client {number}" for number in range(len(counts))]
+    figure = bars(drawn, names, "accuracy under the client's mix, %", unit=" %", most=100)
+    words = "; ".join(f"{name}: {min(values):.2f} % to {max(values):.2f} %" for name, values in known.items())
+    return [Panel(figure, f"Accuracy of {len(counts)} clients under their label mixes, worst to best. {words}.")]
 
 
 def _under_mixes(recalls: Sequence[float | None], counts: Array) -> list[float | None]:
