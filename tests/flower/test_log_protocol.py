@@ -11,7 +11,7 @@ from flwr.common.config import flatten_dict
 import ccvr
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import FederationError, LinkFailed, RunError, RunInUse, SpecError
-from ccvr.experiment.events import ClientsAbsent, Finished, HeadScored, Noted, RoundDone, Started
+from ccvr.experiment.events import ClientsAbsent, ClientScored, Finished, HeadScored, Noted, RoundDone, Started
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.spec import FlowerSpec, Spec, to_toml
 from ccvr.flower.launch import BUNDLE, MAX_WORDS, _address, _last_words, launch
@@ -27,6 +27,7 @@ EXAMPLES = [
     RoundDone(round=1, rounds=2, accuracy=None, test_loss=None, loss=0.5, samples=10, seconds=0.1),
     RoundDone(round=2, rounds=2, accuracy=55.5, test_loss=1.5, loss=0.5, samples=10, seconds=0.1),
     HeadScored("ccvr", 80.0, 1.5, ["a"]),
+    ClientScored("prior", 3, 10),
     ClientsAbsent("round 1", {"3": "its process died"}),
     Finished({"accuracy": {"ccvr": 80.0}}),
 ]
