@@ -66,6 +66,8 @@ CHAINS = {
     "functional": lambda: split(Functional()),
     "normalised": lambda: split(normalised()),
     "series": lambda: split(series()),
+    "listed otherwise": lambda: split(listed_otherwise()),
+    "swapped": lambda: split(Wired(swapped)),
 }
 
 
@@ -156,6 +158,33 @@ def neighbours(m, x):
     return m.c(m.b(torch.cumsum(m.a(x), 1)))
 
 
+def listed_otherwise() -> nn.Module:
+    """Normalisation is listed behind all convolutions, and layers in another order than they run."""
+
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.second, self.first = nn.Linear(6, 3), nn.Conv2d(4, 6, 3), nn.Conv2d(2, 4, 3)
+            self.normal1, self.normal2 = nn.BatchNorm2d(4), nn.BatchNorm2d(6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = self.normal2(self.second(torch.relu(self.normal1(self.first(x)))))
+            return self.last(functional.adaptive_max_pool2d(z, 1).flatten(1))
+
+    return Listed()
+
+
+def padded() -> nn.Module:
+    """Normalisation of more channels than the convolution before it has."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.ConstantPad3d((0, 0, 0, 0, 0, 1), 1.0),
+        nn.BatchNorm2d(5),
+        nn.Flatten(),
+        nn.Linear(500, 3),
+    )
+
+
 def across(m, x):
     return m.c(m.b(functional.group_norm(m.a(x), 2)))
 
@@ -202,9 +231,9 @@ OTHER_SORT = 'the neurons of this model cannot be matched: "backbone.model.'
 REFUSED = {
     "residual": (lambda: Wired(shortcut), f'the neurons of "backbone.model.a" {OTHER_SCORES}'),
     "residual from zero": (zeroed, f'the neurons of "backbone.model.a" {OTHER_SCORES}'),
-    "a layer that is not used": (lambda: Wired(skipping), f'the neurons of "backbone.model.a" {OTHER_SCORES}'),
-    "another order": (lambda: Wired(swapped), f'the neurons of "backbone.model.a" {OTHER_SCORES}'),
-    "used twice": (lambda: Wired(twice), f'the neurons of "backbone.model.a" {OTHER_SCORES}'),
+    "a layer that is not used": (lambda: Wired(skipping), f'{OTHER_SORT}b.weight" belongs to a Linear. '),
+    "more channels than neurons": (padded, f'the neurons of "backbone.model.0" {OTHER_SCORES}'),
+    "used twice": (lambda: Wired(twice), f'{OTHER_SORT}b.weight" belongs to a Linear. '),
     "neurons that know their neighbours": (
         lambda: Wired(neighbours),
         f'the neurons of "backbone.model.a" {OTHER_SCORES}',

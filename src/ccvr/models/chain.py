@@ -1,7 +1,7 @@
 """Models whose layers follow each other: what changes where the neurons of a layer change their order."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -57,24 +57,44 @@ Chain = tuple[Layer, ...]
 
 
 def chain_of(model: SplitModel) -> Chain:
-    """The layers of a model in the order in which it lists them, the head last.
+    """The layers of a model in the order in which they run, the head last; found by a forward pass.
 
-    That they also run in this order is for ``require_chain`` to find out.
+    That each one reads the one before it, and nobody else does, is for ``require_chain`` to find out.
 
     Raises:
-        SpecError: a parameter belongs to none of them.
+        SpecError: a parameter belongs to none of them, or the model does not know what its inputs look like.
     """
     found: list[Layer] = []
-    for path, module in model.named_modules():
+    for path in _as_they_run(model):
+        module = model.get_submodule(path)
         parameters, buffers = ([f"{path}.{name}" for name in _own(table)] for table in _tables(module))
         if _has_neurons(module):
             weight, *beside = sorted(parameters, key=lambda name: name != f"{path}.weight")
-            found.append(Layer(path, len(module.weight), weight, tuple(beside)))
+            found.append(Layer(path, len(model.get_parameter(weight)), weight, tuple(beside)))
         elif isinstance(module, _BatchNorm) and found:
             last = found[-1]
             found[-1] = replace(last, beside=(*last.beside, *parameters), buffers=(*last.buffers, *buffers))
     _require_all(model, found)
     return *(replace(layer, reader=after.weight) for layer, after in pairwise(found)), found[-1]
+
+
+def _as_they_run(model: SplitModel) -> list[str]:
+    """The paths of modules that run exactly once in a pass, in that order."""
+    if model.example is None:
+        raise SpecError("a model whose neurons are matched must know its inputs. Build it with split_model.")
+    ran: list[str] = []
+
+    def note(path: str) -> Callable[..., None]:
+        return lambda *_: ran.append(path)
+
+    hooks = [module.register_forward_hook(note(path)) for path, module in model.named_modules() if path]
+    try:
+        with evaluating(model):
+            model(model.example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [path for path in ran if ran.count(path) == 1]
 
 
 def _tables(module: nn.Module) -> tuple[Mapping[str, Tensor | None], Mapping[str, Tensor | None]]:
@@ -98,7 +118,7 @@ def _require_all(model: SplitModel, chain: list[Layer]) -> None:
             raise SpecError(
                 f'the neurons of this model cannot be matched: "{name}" belongs to a {_kind(model, name)}. '
                 "Matching takes convolutions without groups, linear layers and batch normalisation behind them, each "
-                f"under one name. {REMEDY}"
+                f"running once and under one name. {REMEDY}"
             )
 
 
@@ -149,29 +169,35 @@ def outgoing(tensors: Mapping[str, Tensor], layer: Layer) -> Tensor:
 def require_chain(model: SplitModel) -> Chain:
     """The chain of a model, after a trial: neurons in random order must not change the scores of random inputs.
 
-    The trial takes random weights, so that weights that begin at zero hide nothing. Shortcuts, normalisation across
-    channels and layers that run in another order than they are listed change the scores.
+    The trial takes random weights, so that weights that begin at zero hide nothing. Shortcuts and normalisation across
+    channels change the scores.
 
     Raises:
-        SpecError: the scores change, or the model does not know what its inputs look like.
+        SpecError: the scores change, or ``chain_of`` finds no chain.
     """
     chain, rng = chain_of(model), torch.Generator().manual_seed(0)
-    if model.example is None:
-        raise SpecError("a model whose neurons are matched must know its inputs. Build it with split_model.")
+    assert model.example is not None
     trial = copy.deepcopy(model)
     use_kernels(trial, on=False)
     tensors = _random_tensors(trial, chain, rng)
     inputs = _random_inputs(model.example, trial.head.weight.dtype, rng)
     expected = _scores(trial, tensors, inputs)
     for layer in chain[:-1]:
-        is_divided = tensors[layer.reader].shape[1] % layer.width == 0
         order = _random_cycle(layer.width, rng)
-        if not is_divided or not _are_close(_scores(trial, reordered(tensors, layer, order), inputs), expected):
+        if not _fits(tensors, layer) or not _are_close(
+            _scores(trial, reordered(tensors, layer, order), inputs), expected
+        ):
             raise SpecError(
                 f'the neurons of "{layer.path}" cannot be matched: where they change their order, and '
                 f'"{layer.reader}" reads them in that order, the model gives other scores. {REMEDY}'
             )
     return chain
+
+
+def _fits(tensors: Tensors, layer: Layer) -> bool:
+    """Whether normalisation and the next layer have as many numbers for each neuron."""
+    sizes = [tensors[name].shape[0] for name in layer.tensors if tensors[name].dim()]
+    return all(size % layer.width == 0 for size in (*sizes, tensors[layer.reader].shape[1]))
 
 
 def _random_cycle(number: int, rng: torch.Generator) -> Tensor:
