@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ccvr.cli.progress import RunProgress
 from ccvr.core.run import RunFolder
-from ccvr.report.progress import RunProgress
 from tests.cli.conftest import Command, Launch
 from tests.cli.test_finished import results_of
 

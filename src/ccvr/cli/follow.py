@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from ccvr.cli.progress import RunProgress
 from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.results import Results, personal_rows, shared_line
@@ -26,7 +27,6 @@ from ccvr.experiment.events import (
     Started,
 )
 from ccvr.experiment.log import log_figures
-from ccvr.report.progress import RunProgress
 from ccvr.report.tables import headline, owners_table, personal_table, results_table
 
 

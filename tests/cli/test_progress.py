@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from ccvr.report.progress import RunProgress, duration
+from ccvr.cli.progress import RunProgress, duration
 
 
 def show(*, terminal: bool, quiet: bool = False, done: int = 0) -> str:
