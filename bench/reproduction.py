@@ -1,9 +1,9 @@
-"""Write what results/ says into docs/reproduction.md.
+"""Write what results/ says into docs/reproduction.md and docs/algorithms.md.
 
     python bench/reproduction.py
 
-A block of the page begins with a command in a comment, ``<!-- ccvr reproduce … -->``, and ends with ``<!-- end -->``;
-what stands between is replaced by what the command prints from the records alone. A test keeps the page up to date.
+A block of a page begins with a command in a comment, ``<!-- ccvr reproduce … -->``, and ends with ``<!-- end -->``;
+what stands between is replaced by what the command prints from the records alone. A test keeps the pages up to date.
 """
 
 import contextlib
@@ -15,15 +15,17 @@ from pathlib import Path
 from ccvr.cli.main import dispatch
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reproduction.md"
-BLOCK = re.compile(r"(<!-- ccvr (reproduce .+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "algorithms.md")
+BLOCK = re.compile(r"(<!-- ccvr ((?:reproduce|compare) .+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+NO_RUNS = {"reproduce": ("--results", "results", "--out", "no-cells")}
+"""By command, options with which no run folders take part."""
 
 
 def printed(command: str) -> str:
-    """What a command prints; no run folders take part."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        dispatch([*shlex.split(command), "--results", str(ROOT / "results"), "--out", str(ROOT / "no-cells")])
+    """What a command prints, run from the root of the project."""
+    output, (name, *words) = io.StringIO(), shlex.split(command)
+    with contextlib.redirect_stdout(output), contextlib.chdir(ROOT):
+        dispatch([name, *words, *NO_RUNS.get(name, ())])
     return output.getvalue().strip()
 
 
@@ -32,4 +34,5 @@ def refreshed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(refreshed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")

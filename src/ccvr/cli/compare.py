@@ -29,6 +29,8 @@ from ccvr.reproduction.run_index import RunIndex, Trained
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
 
 FILE, PAGE = "comparison.json", "comparison.html"
+MAX_NAMED = 5
+"""Algorithms that a title names; of more it says how many there are."""
 ABOUT = """Algorithms × seeds on the same clients: ccvr compare [PRESET|SPEC.toml] --algorithms A B … [OPTIONS].
 
 Ends in one table and one page: accuracy before and after calibration, and paired differences to the first algorithm
@@ -151,7 +153,8 @@ def _finished(runs: Sequence[PlannedRun]) -> Found:
 def _comparison(arguments: CompareArguments, spec: Spec, found: Found) -> Comparison:
     seeds = tuple(range(spec.seed, spec.seed + arguments.seeds))
     arms = tuple(Arm(arm, tuple(map(ArmRun.of, runs))) for arm, runs in found.items())
-    about = f"{' · '.join(found)}: {spec.description.partition(' on ')[2]}"
+    names = " · ".join(found) if len(found) <= MAX_NAMED else f"{len(found)} algorithms"
+    about = f"{names}: {spec.description.partition(' on ')[2]}"
     shared: dict[str, Any] = plain(replace(spec, data=replace(spec.data, root=None)))
     return Comparison(base_name(spec), about, seeds, arms, shared, arguments.redraw)
 

@@ -179,8 +179,9 @@ class Comparison:
         return cls(str(found["name"]), str(found["about"]), tuple(found["seeds"]), arms, spec, redraw)
 
     def tables(self) -> list[TextTable]:
-        """The algorithms, and their differences to the first one where there are any."""
-        return [self._arms_table(), *([self._differences_table()] if self.differences() else [])]
+        """The algorithms, and their differences to the first one where seeds tell something about noise."""
+        is_tested = any(each.p is not None for each in self.differences())
+        return [self._arms_table(), *([self._differences_table()] if is_tested else [])]
 
     def _measures(self) -> dict[str, Measure]:
         """Columns of the table: those of ``MEASURES``, behind the gain other heads and the clients' own models."""
