@@ -1,7 +1,7 @@
 """Comparisons of made-up runs: numbers, verdicts in words, the file and the page."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -34,7 +34,7 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     others = [{**scores, "mean": 70.0}, {"mean": None, "worst": None, "p10": None}]
     rows = {str(number): {**row, "accuracy": each} for number, each in enumerate(others)}
     path = write_run(tmp_path / "run", made=spec(3), said=results(personal_accuracy=scores, personal=rows))
-    lines = [record(number) for number in (1, 2)]
+    lines = [record(number) for number in (1, 2, 3)]
     for line in lines:
         for client in line["clients"]:
             client |= {"bytes_down": 100, "bytes_up": 30 + client["client"]}
@@ -42,8 +42,8 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
     found = ArmRun.of(RunFiles.read(path))
     assert found.accuracy == {"uncalibrated": 61.5, "ccvr": 67.6251, "oracle": 70.0}
     assert (found.seed, found.before, found.after, found.personal) == (3, 61.5, 67.6251, {"trained": 71.0, "0": 70.0})
-    assert found.bytes == 2 * (4 * 130 + 0 + 1 + 2 + 3) + 10, "both ways of all clients and rounds, and the statistics"
-    assert found.seconds == pytest.approx(2 * 0.5 + 0.1)
+    assert found.bytes == 3 * (4 * 130 + 0 + 1 + 2 + 3) + 10, "both ways of all clients and rounds, and the statistics"
+    assert found.seconds == pytest.approx(3 * 0.5 + 0.1)
 
 
 def test_tables_have_mean_and_deviation_and_only_columns_that_are_known() -> None:
@@ -95,8 +95,8 @@ def test_what_is_more_than_noise_is_said() -> None:
 
 def test_many_comparisons_make_a_difference_less_clear() -> None:
     """p is 0.011 by itself; among eight tests it is noise."""
-    clear = Arm("moon", (made(0, 51.0, 60), made(1, 53.2, 61), made(2, 55.45, 62)))
-    others = [Arm(f"other{i}", (made(0, 51, 60), made(1, 51, 61), made(2, 54.5, 62))) for i in range(3)]
+    clear = Arm("moon", (made(0, 51.0, 60.1), made(1, 53.2, 60.8), made(2, 55.45, 62)))
+    others = [Arm(f"other{i}", (made(0, 51, 60.1), made(1, 51, 60.8), made(2, 54.5, 62))) for i in range(3)]
     alone, among = compared(PLAIN, clear), compared(PLAIN, clear, *others)
     assert (alone.differences()[0].verdict, among.differences()[0].verdict) == ("better", "noise")
     assert among.differences()[0].paired == alone.differences()[0].paired, "the interval is each one's own"
@@ -105,7 +105,9 @@ def test_many_comparisons_make_a_difference_less_clear() -> None:
 def test_one_seed_says_nothing_about_noise() -> None:
     first, second = (Arm(arm.name, arm.runs[:1]) for arm in (PLAIN, BETTER))
     found = compared(first, second, seeds=(0,))
-    assert found.verdicts() == ["One seed: nothing can be said about noise. Give --seeds 3 or more."]
+    said = "Nothing can be said about noise: that takes 3 seeds of two algorithms. Give more --seeds."
+    assert found.verdicts() == [said]
+    assert len(found.tables()) == 1
     assert [each.verdict for each in found.differences()] == ["cannot be said"] * 2
     assert "±" not in " ".join(found.tables()[0].rows[0])
 
@@ -126,7 +128,19 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"format": "other"}, {"arms": 3}, {"arms": [{"name": "a", "runs": [{"seed": 0}]}]}, {"spec": None}]
+    "change",
+    [
+        {"format": "other"},
+        {"arms": 3},
+        {"arms": []},
+        {"arms": [{"name": "a", "runs": [{"seed": 0}]}]},
+        {"arms": [{"name": 3, "runs": []}]},
+        {"arms": [{"name": "a", "runs": [{**asdict(PLAIN.runs[0]), "accuracy": {"uncalibrated": "x"}}]}]},
+        {"arms": [{"name": "a", "runs": [{**asdict(PLAIN.runs[0]), "seconds": None}]}]},
+        {"spec": None},
+        {"seeds": []},
+        {"seeds": ["0"]},
+    ],
 )
 def test_other_files_are_no_comparisons(change: dict[str, object], tmp_path: Path) -> None:
     path = tmp_path / "c.json"
@@ -141,8 +155,33 @@ def test_the_page_has_the_tables_and_escapes_what_runs_say(tmp_path: Path) -> No
     arms = Arm(bad, (ArmRun.of(run),)), replace(PLAIN, runs=PLAIN.runs[:1])
     page = comparison_page(compared(*arms, seeds=(0,)), {bad: [run]})
     assert bad not in page
-    assert "nothing can be said about noise" in page
+    assert "Nothing can be said about noise" in page
     assert "61.50" in page
     assert 'id="figure-accuracy"' in page
     for outside in ("http:", "https:", "<img", "@import"):
         assert outside not in page.replace("http://www.w3.org", "")
+
+
+def test_what_only_an_earlier_file_has_is_kept() -> None:
+    new = compared(replace(PLAIN, runs=(made(1, 70, 80),)), seeds=(1,))
+    union = new.with_kept(compared(PLAIN, BETTER))
+    assert union.seeds == (0, 1, 2)
+    assert [arm.name for arm in union.arms] == ["fedavg", "scaffold"]
+    assert [run.before for run in union.arms[0].runs] == [50, 70, 54], "of a seed that both have the new run"
+    assert union.arms[1] == BETTER
+
+
+@pytest.mark.parametrize("clients", [3, [{"bytes_up": "a"}], [5]])
+def test_damaged_rounds_are_one_line(clients: object, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    lines = [{**record(number), "clients": clients} for number in (1, 2, 3)]
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged \(.+\)\. Delete the run's folder to train again\."):
+        ArmRun.of(RunFiles.read(path))
+
+
+def test_rounds_that_are_missing_are_named(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run")
+    (path / "rounds.jsonl").write_text(json.dumps(record(1)) + "\n")
+    with pytest.raises(RunError, match=r"rounds\.jsonl has 1 rounds of 3\."):
+        ArmRun.of(RunFiles.read(path))

@@ -9,7 +9,7 @@ from scipy import stats
 from ccvr.comparison.paired import LEVEL, Paired, holm
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 30])
+@pytest.mark.parametrize("n", [3, 4, 5, 30])
 def test_the_interval_and_the_p_are_those_of_the_paired_t_test(n: int) -> None:
     rng = np.random.default_rng(n)
     a, b = rng.normal(60, 2, n), rng.normal(61, 2, n)
@@ -23,9 +23,15 @@ def test_one_difference_has_a_mean_alone() -> None:
     assert Paired.of([1.5]) == Paired(1, 1.5, None, None, None)
 
 
-@pytest.mark.parametrize(("value", "p"), [(0.0, 1.0), (0.5, 0.0), (-0.5, 0.0)])
-def test_equal_differences_are_the_limit(value: float, p: float) -> None:
-    assert Paired.of([value] * 3) == Paired(3, value, value, value, p)
+@pytest.mark.parametrize("differences", [[0.5], [0.0] * 3, [0.28, 0.28], [-0.5] * 3])
+def test_equal_differences_say_nothing_about_noise(differences: list[float]) -> None:
+    assert Paired.of(differences) == Paired(len(differences), pytest.approx(differences[0]))
+
+
+def test_two_differences_have_an_interval_and_no_test() -> None:
+    found = Paired.of([0.2, 0.4])
+    assert found.p is None
+    assert (found.low, found.high) == pytest.approx((0.3 - 12.7062 * 0.1, 0.3 + 12.7062 * 0.1), abs=1e-4)
 
 
 def test_holm_on_an_example_by_hand() -> None:

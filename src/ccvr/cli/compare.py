@@ -1,5 +1,6 @@
 """ccvr compare [PRESET|SPEC.toml] --algorithms A B … [OPTIONS], or ccvr compare FOLDER|FILE.json"""
 
+import itertools
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -89,20 +90,16 @@ def command(argv: list[str]) -> None:
         print("\n".join(_forecast(runs)))
         return
     budget = Budget(parse_duration(arguments.budget) if arguments.budget is not None else None)
-    first = _comparison(arguments, spec, {arm: [] for arm in arguments.algorithms})
-    write_atomically(out / FILE, first.to_bytes())  # so that a folder that was left can be shown
+    _comparison(arguments, spec, _finished(runs), out)  # so that a folder that was left can be shown
     failures = follow_jobs(train_all(runs, budget), quiet=arguments.quiet)
-    found = _finished(runs)
-    _finish(arguments, _comparison(arguments, spec, found), found, out)
+    _finish(arguments, spec, _finished(runs), out)
     require_no_failures(failures)
 
 
 def _there(text: str) -> Path | None:
-    """The file of a comparison that a word names; None where it names a preset or a spec."""
+    """The folder or file of a comparison that a word names; None where it names a preset or a spec."""
     path = Path(text)
-    if preset_name(text) in PRESETS or not (path.is_dir() or path.suffix == ".json"):
-        return None
-    return path / FILE if path.is_dir() else path
+    return None if preset_name(text) in PRESETS or not (path.is_dir() or path.suffix == ".json") else path
 
 
 def _require_reading(arguments: CompareArguments, argv: Sequence[str]) -> None:
@@ -150,22 +147,26 @@ def _finished(runs: Sequence[PlannedRun]) -> Found:
     return found
 
 
-def _comparison(arguments: CompareArguments, spec: Spec, found: Found) -> Comparison:
+def _comparison(arguments: CompareArguments, spec: Spec, found: Found, out: Path) -> Comparison:
+    """Write what is finished into the folder's file, and return it. What only the file has stays in it."""
     seeds = tuple(range(spec.seed, spec.seed + arguments.seeds))
     arms = tuple(Arm(arm, tuple(map(ArmRun.of, runs))) for arm, runs in found.items())
-    names = " · ".join(found) if len(found) <= MAX_NAMED else f"{len(found)} algorithms"
-    about = f"{names}: {spec.description.partition(' on ')[2]}"
     shared: dict[str, Any] = plain(replace(spec, data=replace(spec.data, root=None)))
-    return Comparison(base_name(spec), about, seeds, arms, shared, arguments.redraw)
+    made = Comparison(base_name(spec), "", seeds, arms, shared, arguments.redraw)
+    made = made.with_kept(Comparison.read(out / FILE)) if (out / FILE).is_file() else made
+    names = [arm.name for arm in made.arms]
+    said = " · ".join(names) if len(names) <= MAX_NAMED else f"{len(names)} algorithms"
+    made = replace(made, about=f"{said}: {spec.description.partition(' on ')[2]}")
+    write_atomically(out / FILE, made.to_bytes())
+    return made
 
 
-def _finish(arguments: CompareArguments, comparison: Comparison, found: Found, out: Path) -> None:
+def _finish(arguments: CompareArguments, spec: Spec, found: Found, out: Path) -> None:
     """Keep what came out, and show it."""
-    write_atomically(out / FILE, comparison.to_bytes())
+    comparison = _comparison(arguments, spec, found, out)
     write_atomically(out / PAGE, comparison_page(comparison, found).encode())
     if arguments.record:
-        path = arguments.results / "comparisons" / f"{out.absolute().name}.json"
-        _record(arguments, path, comparison, [run for runs in found.values() for run in runs])
+        _record(arguments, out.absolute().name, comparison, [run for runs in found.values() for run in runs])
     _show(arguments, comparison)
     if not arguments.quiet:
         arguments.say(f"Page: {out / PAGE}\nRecorded: {out / FILE}")
@@ -185,22 +186,22 @@ def _show(arguments: CompareArguments, comparison: Comparison) -> None:
 
 
 def _show_again(arguments: CompareArguments, path: Path) -> None:
-    """Show a comparison from its file, or, where its runs lie beside it, from them."""
-    kept = Comparison.read(path)
-    if path.name != FILE:
+    """Show a comparison from its file, which is left as it is, or from a folder with its runs."""
+    kept = Comparison.read(path / FILE if path.is_dir() else path)
+    if not path.is_dir():
         if arguments.record:
             raise UsageError(f"--record needs the runs, and {path} has numbers alone. Give the folder of the runs.")
         _show(arguments, kept)
         return
-    spec = from_mapping(kept.spec)
-    arms = [arm.name for arm in kept.arms]
-    found = _finished(planned_runs(spec, arms, len(kept.seeds), path.parent, redraw=kept.redraw))
-    again = replace(arguments, algorithms=tuple(arms), seeds=len(kept.seeds), redraw=kept.redraw)
-    _finish(again, _comparison(again, spec, found), found, path.parent)
+    spec = replace(from_mapping(kept.spec), seed=min(kept.seeds))
+    arms, number = tuple(arm.name for arm in kept.arms), max(kept.seeds) - min(kept.seeds) + 1
+    found = _finished(planned_runs(spec, arms, number, path, redraw=kept.redraw))
+    _finish(replace(arguments, algorithms=arms, seeds=number, redraw=kept.redraw), spec, found, path)
 
 
-def _record(arguments: CompareArguments, path: Path, comparison: Comparison, runs: Sequence[RunFiles]) -> None:
-    """The small file at ``path``, and a record of each run as `ccvr reproduce --record` writes it."""
+def _record(arguments: CompareArguments, name: str, comparison: Comparison, runs: Sequence[RunFiles]) -> None:
+    """The small file of that name, and a record of each run as `ccvr reproduce --record` writes it."""
+    path = _free(arguments.results / "comparisons", name, comparison)
     write_atomically(path, comparison.to_bytes(), remedy="See to its disk and permissions, or use another --results")
     index = RunIndex([Trained(from_mapping(run.spec), run) for run in runs])
     for each in record(index, arguments.results, (), None):
@@ -208,3 +209,12 @@ def _record(arguments: CompareArguments, path: Path, comparison: Comparison, run
             print(f"{each.path}: the record of another training is replaced.", file=sys.stderr)
         if not arguments.quiet:
             arguments.say(str(each.path))
+
+
+def _free(folder: Path, name: str, comparison: Comparison) -> Path:
+    """Where a comparison is recorded: in the place of the same one, or beside others of its name."""
+    for number in itertools.count(1):
+        path = folder / (f"{name}.json" if number == 1 else f"{name}-{number}.json")
+        if not path.is_file() or Comparison.read(path).spec == comparison.spec:
+            return path
+    raise AssertionError("there is always a free name")

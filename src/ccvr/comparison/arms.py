@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, get_type_hints
 
-from ccvr.comparison.paired import LEVEL, Paired, holm
+from ccvr.comparison.paired import LEVEL, MIN_SEEDS, Paired, holm
 from ccvr.core.errors import RunError
-from ccvr.core.results import UNCALIBRATED, personal_rows
+from ccvr.core.results import UNCALIBRATED, mistyped, personal_rows
 from ccvr.core.run import parse_json
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
@@ -34,6 +34,26 @@ class ArmRun:
 
     @classmethod
     def of(cls, run: RunFiles) -> "ArmRun":
+        """The numbers of a run's files.
+
+        Raises:
+            RunError: rounds.jsonl lacks rounds, or has something else than numbers.
+        """
+        expected = run.spec.get("training", {}).get("rounds", len(run.rounds))
+        if len(run.rounds) != expected:
+            raise RunError(
+                f"{run.folder.rounds} has {len(run.rounds)} rounds of {expected}. "
+                "Delete the run's folder to train again."
+            )
+        try:
+            return cls._of(run)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"{run.folder.rounds} is damaged ({error}). Delete the run's folder to train again."
+            ) from error
+
+    @classmethod
+    def _of(cls, run: RunFiles) -> "ArmRun":
         rows = run.results["calibrations"]
         deployed = rows.get(run.deployed, {})
         means = {label: row["accuracy"]["mean"] for label, row in personal_rows(run.results).items()}
@@ -59,6 +79,22 @@ class ArmRun:
         return self.accuracy[self.deployed]
 
 
+class WrittenArm(TypedDict):
+    name: str
+    runs: list[dict[str, Any]]
+
+
+class Written(TypedDict):
+    """The content of comparison.json."""
+
+    name: str
+    about: str
+    seeds: list[int]
+    arms: list[WrittenArm]
+    spec: dict[str, Any]
+    redraw: bool
+
+
 Measure = Callable[[ArmRun], float | None]
 BEFORE, AFTER = "before", "after"
 MEASURES: dict[str, Measure] = {
@@ -82,6 +118,11 @@ class Arm:
 
     def spread(self, measure: Measure) -> Spread | None:
         return Spread.of_known([measure(run) for run in self.runs]) if self.runs else None
+
+    def with_kept(self, kept: "Arm") -> "Arm":
+        """The same with the runs that only ``kept`` has, in the order of seeds."""
+        seeds = {run.seed: run for run in (*kept.runs, *self.runs)}
+        return Arm(self.name, tuple(seeds[seed] for seed in sorted(seeds)))
 
     def minus(self, other: "Arm", measure: Measure) -> list[float]:
         """Differences at the seeds that both have."""
@@ -144,7 +185,9 @@ class Comparison:
         if not differences:
             return []
         if all(each.p is None for each in differences):
-            return ["One seed: nothing can be said about noise. Give --seeds 3 or more."]
+            return [
+                f"Nothing can be said about noise: that takes {MIN_SEEDS} seeds of two algorithms. Give more --seeds."
+            ]
         said = [
             f"{each.arm} is {each.verdict} than {first} {each.measure} calibration: {each.paired.mean:+.2f} points, "
             f"more than noise (p {_p(each.p)})."
@@ -174,14 +217,30 @@ class Comparison:
     def _of(cls, found: dict[str, Any]) -> "Comparison":
         if found["format"] != FORMAT:
             raise ValueError(f"the format is {found['format']!r}, this version reads {FORMAT!r}")
+        if fact := mistyped(found, Written, "its content"):
+            raise ValueError(fact)
+        hints = get_type_hints(ArmRun)
+        for run in (run for arm in found["arms"] for run in arm["runs"]):
+            facts = (mistyped(run[name], hint, name) for name, hint in hints.items())
+            if fact := next(filter(None, facts), None):
+                raise ValueError(fact)
         arms = tuple(Arm(each["name"], tuple(ArmRun(**run) for run in each["runs"])) for each in found["arms"])
-        spec, redraw = dict(found["spec"]), bool(found["redraw"])
-        return cls(str(found["name"]), str(found["about"]), tuple(found["seeds"]), arms, spec, redraw)
+        if not arms or not found["seeds"]:
+            raise ValueError("it has no algorithms or no seeds")
+        return cls(found["name"], found["about"], tuple(found["seeds"]), arms, found["spec"], found["redraw"])
+
+    def with_kept(self, kept: "Comparison") -> "Comparison":
+        """The same with what only an earlier file has: algorithms and seeds whose runs are not beside it any more."""
+        known = {arm.name: arm for arm in kept.arms}
+        mine = {arm.name for arm in self.arms}
+        arms = [arm.with_kept(known[arm.name]) if arm.name in known else arm for arm in self.arms]
+        others = [arm for arm in kept.arms if arm.name not in mine]
+        return replace(self, arms=(*arms, *others), seeds=tuple(sorted({*self.seeds, *kept.seeds})))
 
     def tables(self) -> list[TextTable]:
-        """The algorithms, and their differences to the first one where seeds tell something about noise."""
-        is_tested = any(each.p is not None for each in self.differences())
-        return [self._arms_table(), *([self._differences_table()] if is_tested else [])]
+        """The algorithms, and their differences to the first one where there are two seeds of some."""
+        is_paired = any(each.paired.n > 1 for each in self.differences())
+        return [self._arms_table(), *([self._differences_table()] if is_paired else [])]
 
     def _measures(self) -> dict[str, Measure]:
         """Columns of the table: those of ``MEASURES``, behind the gain other heads and the clients' own models."""

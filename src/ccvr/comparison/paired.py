@@ -11,9 +11,16 @@ LEVEL = 0.05
 """Differences with a smaller corrected p are more than noise; intervals cover 1 − LEVEL."""
 
 
+MIN_SEEDS = 3
+"""No test is made of two differences: accuracies are whole numbers of samples, so they are often equal by chance."""
+
+
 @dataclass(frozen=True)
 class Paired:
-    """The mean of n differences; with n > 1 its t interval and the p of the paired t test (two-sided)."""
+    """The mean of n differences, its t interval from two on, and from three on the p of the paired t test (two-sided).
+
+    Neither is known where all differences are equal: their spread says nothing then.
+    """
 
     n: int
     mean: float
@@ -23,14 +30,13 @@ class Paired:
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> "Paired":
-        """Mean ± t(1 − LEVEL/2, n − 1) s/√n, and p = 2 P(T < −|mean| √n/s); of one difference the mean alone."""
+        """Mean ± t(1 − LEVEL/2, n − 1) s/√n, and p = 2 P(T < −|mean| √n/s)."""
         n, middle = len(differences), mean(differences)
-        if n < 2:
+        error = stdev(differences) / math.sqrt(n) if n > 1 else 0.0
+        if not error:
             return cls(n, middle)
-        error = stdev(differences) / math.sqrt(n)
         half = float(stdtrit(n - 1, 1 - LEVEL / 2)) * error
-        equal = 0.0 if middle else 1.0  # the limit
-        p = 2 * float(stdtr(n - 1, -abs(middle) / error)) if error else equal
+        p = 2 * float(stdtr(n - 1, -abs(middle) / error)) if n >= MIN_SEEDS else None
         return cls(n, middle, middle - half, middle + half, p)
 
 

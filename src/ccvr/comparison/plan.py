@@ -83,8 +83,8 @@ def with_algorithm(spec: Spec, text: str) -> Spec:
     algorithm, *server = UNDER.split(text)
     if len(server) > 1:
         raise SpecError(f'"{text}" names {len(server)} servers. Give ALGORITHM or ALGORITHM+SERVER.')
-    training = replace(spec.training, algorithm=canonical(algorithm), server=canonical(server[0]) if server else "")
-    return replace(spec, training=training)
+    above = canonical(server[0]) if server else spec.training.server
+    return replace(spec, training=replace(spec.training, algorithm=canonical(algorithm), server=above))
 
 
 def planned_runs(
@@ -106,15 +106,17 @@ def planned_runs(
         for arm in arms:
             made = replace(specs[arm], seed=seed)
             made = replace(made, partition=replace(made.partition, seed=seed)) if redraw else made
-            folder = RunFolder(out / f"{base_name(spec)}-{_slug(arm)}-s{seed}")
+            folder = RunFolder(out / f"{base_name(spec)}-{_slug(made)}-s{seed}")
             if folder.spec.is_file():
                 require_same_training(made, folder)
             runs.append(PlannedRun(arm, made, folder))
     return runs
 
 
-def _slug(arm: str) -> str:
-    return re.sub(r"[^\w.=+-]+", "-", arm).strip("-.")
+def _slug(spec: Spec) -> str:
+    """Algorithm and server of a spec, as a part of a folder's name."""
+    text = "+".join(filter(None, (spec.training.algorithm, spec.training.server)))
+    return re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
 
 
 def train_all(runs: Sequence[PlannedRun], budget: Budget) -> Iterator[Any]:

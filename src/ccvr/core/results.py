@@ -125,7 +125,7 @@ def check_results(content: object, path: Path, remedy: str) -> Results:
     Raises:
         RunError: a key is absent, a value has another type, or a head lacks a score.
     """
-    fact = _mistyped(content, Results, "its content")
+    fact = mistyped(content, Results, "its content")
     results = cast(Results, content)
     if fact or (fact := _incomplete(results)):
         raise RunError(f"{path} is damaged: {fact}. {remedy}")
@@ -152,13 +152,13 @@ def _incomplete(results: Results) -> str | None:
 NAMES = {str: "text", int: "a whole number", float: "a finite number", list: "a list", dict: "an object"}
 
 
-def _mistyped(value: Any, hint: Any, where: str) -> str | None:
+def mistyped(value: Any, hint: Any, where: str) -> str | None:
     """The first place at which a JSON value does not have its type. Recurses as deep as the type, not as the value."""
     kind, options = get_origin(hint) or hint, get_args(hint)
     if hint is Any or (kind is UnionType and value is None):
         return None
     if kind is UnionType:
-        return _mistyped(value, options[0], where)
+        return mistyped(value, options[0], where)
     typed = get_type_hints(hint) if is_typeddict(hint) else {}
     kind = dict if typed else kind
     is_finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
@@ -173,4 +173,4 @@ def _mistyped(value: Any, hint: Any, where: str) -> str | None:
     elif options:
         items = value.items() if kind is dict else enumerate(value)
         parts = [(item, options[-1], f"{where}[{key!r:.60}]") for key, item in items]
-    return next((fact for part in parts if (fact := _mistyped(*part))), None)
+    return next((fact for part in parts if (fact := mistyped(*part))), None)
