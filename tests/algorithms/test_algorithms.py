@@ -177,6 +177,13 @@ def test_sections_of_before_and_tables_mean_the_same(old, new):
     assert upgraded({"rounds": 3, **old}) == {"rounds": 3, "algorithm": new}
 
 
+def test_flat_options_belong_to_algorithms_of_their_time_or_are_an_error():
+    assert upgraded({"algorithm": "fednova", "mu": 0.1}) == {"algorithm": "fednova,mu=0.1"}
+    assert upgraded({"algorithm": "fedavg", "mu": 0.1}) == {"algorithm": "fedavg"}, "old specs always have it"
+    with pytest.raises(SpecError, match='scaffold has no option "mu"'):
+        upgraded({"algorithm": "scaffold", "mu": 0.1})
+
+
 def test_an_algorithm_has_one_way_to_be_written():
     assert canonical("moon,temperature=0.5,mu=5.0") == canonical("moon,mu=5") == "moon,mu=5"
 

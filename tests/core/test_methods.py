@@ -156,6 +156,13 @@ class Cake:
 class Box(Leftovers):
     pass
 
+class Undecorated(Pie):
+    sugar: int = 2
+
+@dataclass(frozen=True)
+class Named(Pie):
+    label: str = ""
+
 def pie(salt):
     return Pie(salt=salt)
 """
@@ -176,6 +183,12 @@ def test_a_class_of_the_user_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert str(refused.value) == (
                 f'dish "my_dishes:{name}" is not a dataclass derived from Dish. Write it so (docs/extending.md).'
             )
+        with pytest.raises(
+            SpecError, match=r"has sugar, which is not one of its options: Undecorated is not decorated"
+        ):
+            dish("my_dishes:Undecorated")
+        with pytest.raises(SpecError, match=r'has an option "label", which is reserved\. Give it another name\.'):
+            dish("my_dishes:Named")
     finally:
         sys.modules.pop("my_dishes", None)
 

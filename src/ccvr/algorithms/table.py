@@ -87,7 +87,8 @@ def algorithm_of(spec: TrainingSpec) -> Algorithm:
 
 # --- how an algorithm was written before it had options of its own ----------------------------------------------------
 
-OLD_OPTIONS = {
+OLD_OPTIONS: dict[str, dict[str, str]] = {
+    "fedavg": {},
     "fedprox": {"mu": "mu"},
     "moon": {"mu": "mu", "temperature": "temperature"},
     "fedavgm": {"server_momentum": "momentum"},
@@ -113,9 +114,9 @@ def upgraded(training: Mapping[str, Any]) -> dict[str, Any]:
     old = {key: section.pop(key) for key in OLD_DEFAULTS if key in section}
     if not old or not isinstance(given, str):
         return section
-    is_ours = ":" not in given and given in ALGORITHMS
-    renamed = OLD_OPTIONS.get(given) if is_ours else {key: key for key in OLD_DEFAULTS}
-    options = {new: old[key] for key, new in (renamed or {}).items() if old.get(key) not in (None, OLD_DEFAULTS[key])}
+    name = given.partition(",")[0]
+    renamed = OLD_OPTIONS.get(name, {key: key for key in OLD_DEFAULTS})  # an option that it lacks is an error then
+    options = {new: old[key] for key, new in renamed.items() if old.get(key) not in (None, OLD_DEFAULTS[key])}
     return {**section, "algorithm": canonical(text_of(given, options))}
 
 

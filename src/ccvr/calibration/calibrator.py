@@ -145,6 +145,12 @@ def fit_head(method: Calibrator, head: Head, given: Any, *, seed: int) -> Head:
         raise CalibrationError(
             f"the calibrator {type(method).__name__} gave a {type(fitted).__name__}; it must be a Head."
         )
+    for name, tensor in fitted.state_dict().items():
+        if not tensor.isfinite().all():
+            raise CalibrationError(
+                f"the head that {type(method).__name__} gave has numbers in {name} that are not finite. "
+                "Use other options, or another calibrator."
+            )
     return fitted
 
 

@@ -15,6 +15,9 @@ from ccvr.core.tables import Table, suggestion
 
 Method = TypeVar("Method")
 
+RESERVED = ("label", "method", "statistics", "absent_classes", "bytes", "seconds")
+"""Names that no option may have: they mean something else behind a method and in results.json."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Option:
@@ -76,6 +79,15 @@ def find_class(table: Table[type[Method]], base: type[Method], name: str) -> typ
         raise SpecError(
             f'{table.kind} "{name}" is not a dataclass derived from {base.__name__}. Write it so (docs/extending.md).'
         )
+    for part in cls.__mro__[: cls.__mro__.index(base)]:
+        own = inspect.get_annotations(part).keys() - cls.__dataclass_fields__.keys()
+        if own:
+            raise SpecError(
+                f'{table.kind} "{name}" has {min(own)}, which is not one of its options: {part.__name__} is not '
+                "decorated. Write @dataclass(frozen=True) above it."
+            )
+    if taken := [option for option in option_names(cls) if option in RESERVED]:
+        raise SpecError(f'{table.kind} "{name}" has an option "{taken[0]}", which is reserved. Give it another name.')
     return cls
 
 
