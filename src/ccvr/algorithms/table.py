@@ -76,7 +76,10 @@ def algorithm_of(spec: TrainingSpec) -> Algorithm:
     server = find_algorithm(spec.server)
     if not server.is_server:
         known = ", ".join(name for name, row in ALGORITHMS.items() if row.is_server)
-        raise SpecError(f'training.server is "{spec.server}", which is no server optimiser. Known: {known}.')
+        raise SpecError(
+            f'training.server is "{spec.server}", which is no server optimiser. Known: {known}. One of your own has '
+            "is_server = True (docs/extending.md)."
+        )
     if algorithm.is_server or not algorithm.averages:
         raise SpecError(
             f'training.server is "{spec.server}", and "{spec.algorithm}" has a rule of its own for the server. '
