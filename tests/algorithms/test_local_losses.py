@@ -198,7 +198,7 @@ class TestFedDecorr:
 
 
 def test_fedbabu_leaves_the_head_as_it_was(lacking, tmp_path):
-    spec = replace(BASE, algorithm="fedbabu", clsprox=0.5)
+    spec = replace(BASE, algorithm="fedbabu")
     start = small_model().state_dict()
     end = trained(lacking, spec, tmp_path)[-1].parameters
     for name in ("head.weight", "head.bias"):

@@ -3,7 +3,9 @@
 import copy
 import doctest
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -165,6 +167,25 @@ HOSTILE = {
     "smoothing 0": (COUNTS, {"smoothing": 0}, CalibrationError, "smoothing is 0; give a finite number above 0."),
     "smoothing below 0": (COUNTS, {"smoothing": -1}, CalibrationError, "smoothing is -1"),
     "smoothing nan": (COUNTS, {"smoothing": math.nan}, CalibrationError, "smoothing is nan"),
+    "smoothing a word": (
+        COUNTS,
+        {"smoothing": "a"},
+        CalibrationError,
+        "smoothing is 'a'; give a finite number above 0.",
+    ),
+    "smoothing none": (
+        COUNTS,
+        {"smoothing": None},
+        CalibrationError,
+        "smoothing is None; give a finite number above 0.",
+    ),
+    "smoothing complex": (COUNTS, {"smoothing": 1j}, CalibrationError, "smoothing is 1j; give a finite number"),
+    "smoothing infinite": (COUNTS, {"smoothing": math.inf}, CalibrationError, "smoothing is inf"),
+    "smoothing too large": (COUNTS, {"smoothing": 10**400}, CalibrationError, "smoothing is 1000.*; give a finite"),
+    "complex": ([1 + 2j, 1, 1, 1], {}, CalibrationError, "counts is complex; give one real number per class."),
+    "a complex tensor": (torch.ones(4) * 1j, {}, CalibrationError, "counts is complex; give one real number"),
+    "a complex array": (np.ones(4) * 1j, {}, CalibrationError, "counts is complex; give one real number"),
+    "prior complex": (COUNTS, {"prior": [1j, 1, 1, 1]}, CalibrationError, "prior is complex; give one real number"),
     "another prior": (COUNTS, {"prior": "counts"}, CalibrationError, "prior is not a list of one number per class"),
     "prior too short": (COUNTS, {"prior": [1, 1]}, CalibrationError, "prior has 2 classes and counts has 4"),
     "prior negative": (COUNTS, {"prior": [1, 1, -2, 1]}, CalibrationError, r"prior\[2\] is -2"),
@@ -188,9 +209,16 @@ def test_hostile_input_is_one_clear_line(name):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("smoothing", [2, 2.0, np.float32(2), np.int64(2), Fraction(2)])
+def test_any_real_number_smooths(smoothing):
+    assert torch.equal(prior_shift(COUNTS, "uniform", smoothing), prior_shift(COUNTS, "uniform", 2.0))
+
+
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
+        (None, {}, "the model is a NoneType; give an nn.Module."),
+        ({"weight": torch.ones(4, 3)}, {"head": "head"}, "the model is a dict; give an nn.Module."),
         (nn.Conv2d(1, 4, 1), {}, r"no linear layer can be the head of 4 classes .*there are none"),
         (nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 4)), {}, "2 linear layers can be the head of 4 classes"),
         (MODELS["split"], {"head": "backbone"}, 'the head of this model is "head", not "backbone"'),

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from ccvr import __version__
+from ccvr.algorithms.table import ALGORITHMS
 from ccvr.calibration.table import CALIBRATORS
 from ccvr.cli.main import COMMANDS
 from ccvr.experiment.personalisations import PERSONALISATIONS
@@ -96,3 +97,12 @@ def test_every_calibrator_is_named_where_methods_are_asked_for(ccvr: Command) ->
     for command in ("run", "calibrate"):
         words = set(re.findall(r"[\w-]+", ccvr(command, "--help").out))
         assert set(CALIBRATORS) <= words, command
+
+
+def test_help_of_run_names_every_server_optimiser_and_the_table_of_algorithms(ccvr: Command) -> None:
+    said = " ".join(re.findall(r"[\w-]+", ccvr("run", "--help").out))
+    about = said.partition("training server")[2]
+    servers = [name for name, row in ALGORITHMS.items() if row.is_server]
+    assert len(servers) > 1
+    assert [name for name in servers if name not in about.partition("training rounds")[0]] == []
+    assert "ccvr list algorithms" in said.partition("training server")[0]

@@ -43,6 +43,11 @@ def test_an_algorithm_without_options(ccvr: Command) -> None:
     assert "option" not in out
 
 
+def test_fedir_begins_with_fedavg(ccvr: Command) -> None:
+    line = next(line for line in ccvr("list", "algorithms").out.splitlines() if line.startswith("fedir "))
+    assert "FedAvg in round 1" in line
+
+
 def test_a_class_of_the_user_s_own(ccvr: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "listed.py").write_text(
         "from dataclasses import dataclass\n"

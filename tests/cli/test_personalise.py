@@ -88,6 +88,11 @@ def test_a_kill_loses_no_finished_method(own: Path, launch: Launch, ccvr: Comman
             'UnknownName: no personalisation "priors". Did you mean "prior"? Known: finetune, prior.',
         ),
         (["--head", "lda"], 'RunError: {} has no head "lda". It has: uncalibrated, ccvr, oracle.'),
+        (["--method"], "UsageError: --method names no method. Give some, for example prior, or leave it out."),
+        (
+            ["--head="],
+            "UsageError: --head is empty. Give the label of a head, for example uncalibrated, or leave it out.",
+        ),
         (["--method", "finetune,epochs=0"], "SpecError: finetune: epochs is 0; give at least 1."),
         (
             ["--method", "finetune,lr=1e30"],

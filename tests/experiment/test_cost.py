@@ -3,14 +3,21 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
 from ccvr.algorithms.spec import TrainingSpec
+from ccvr.calibration.spec import CalibrationSpec
+from ccvr.core.errors import SpecError
+from ccvr.core.run import RunFolder
 from ccvr.data.catalogue import extent
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.cost import Rates, estimate
+from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import Spec
+from ccvr.models.build import ModelSpec
 from ccvr.models.split import SplitModel
 from ccvr.statistics.wire import payload_bytes
+from tests.end_to_end.tiny import TINY
 
 DIGITS = extent("digits").train
 PARAMETERS, NORMALISATION = 16 * 9 + 16 + 32 * 16 * 9 + 32 + 512 * 64 + 64 + 64 * 10 + 10, 2
@@ -104,3 +111,44 @@ def test_statistics_that_two_methods_share_are_sent_once(methods, a_client):
     if methods == ("oracle",):
         spec = replace(spec, calibration=replace(spec.calibration, deploy="uncalibrated"))
     assert estimate(spec).statistics_bytes == 10 * a_client
+
+
+def normed(image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, num_classes))
+
+
+@pytest.mark.parametrize(
+    ("buffers", "every", "between"),
+    [
+        ("reestimated", 0, ""),
+        ("reestimated-at-end", 0, ""),
+        ("average", 2, "lda"),
+        ("average", 3, "ccvr,num_virtual=2,epochs=1"),
+        ("reestimated", 1, "lda"),
+    ],
+)
+def test_what_revisions_move_is_what_a_run_moves(buffers, every, between, tmp_path):
+    """Where all clients have all classes; otherwise it is a bound."""
+    spec = replace(
+        TINY,
+        model=ModelSpec(name=f"{__name__}:normed"),
+        partition=replace(TINY.partition, kind="iid"),
+        training=replace(TINY.training, algorithm="fedavg", rounds=6, buffers=buffers),
+        calibration=CalibrationSpec(methods=("ncm",), every=every, between=between),
+    )
+    cost = estimate(spec)
+    run(spec, tmp_path / "run")
+    moved = [record.get("revision_bytes", 0) for record in RunFolder(tmp_path / "run").read_rounds()]
+    assert cost.revision_bytes == sum(moved) > 0
+    assert "; revisions between them at most " in cost.describe()
+
+
+def test_without_revisions_nothing_is_said_of_them():
+    cost = estimate(SPEC)
+    assert cost.revision_bytes == 0
+    assert "revisions" not in cost.describe()
+
+
+def test_a_name_that_a_run_refuses():
+    with pytest.raises(SpecError, match=r"learns from unlabelled samples, and there are none"):
+        estimate(replace(SPEC, training=replace(SPEC.training, algorithm="feddf")))

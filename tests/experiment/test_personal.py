@@ -67,6 +67,15 @@ def test_own_models_need_no_held_out_samples(tmp_path):
     assert "trained" in events[-1].results["personal"]
 
 
+@pytest.mark.parametrize(("fraction", "took_part"), [(0.25, "1 of 4 clients took part"), (1.0, "")])
+def test_who_never_took_part_is_said(fraction, took_part, tmp_path):
+    training = replace(TRAINING, client_fraction=fraction, rounds=1)
+    events = list(start(replace(SPEC, training=training), tmp_path / "run"))
+    notes = [event.text for event in events if isinstance(event, Noted) and "took part" in event.text]
+    assert [note.partition(" in training;")[0] for note in notes] == ([took_part] if took_part else [])
+    assert all(note.endswith("are as they were built, and their own models count all the same") for note in notes)
+
+
 @pytest.mark.parametrize("algorithm", ["fedavg", "ifca", "per-fedavg"])
 def test_who_has_a_model_of_its_own(algorithm, tmp_path):
     events = list(start(replace(SPEC, training=replace(TRAINING, algorithm=algorithm)), tmp_path / "run"))

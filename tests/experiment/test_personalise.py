@@ -225,8 +225,22 @@ class TestOwnModelsOfTheAlgorithm:
         assert finished.results["personal"]["Unchanged"]["accuracy"] == finished.results["client_accuracy"]["lda"]
 
     def test_prior_of_a_head_that_is_the_client_s_own(self, private):
-        with pytest.raises(CalibrationError, match='start from the head "uncalibrated": its scores are not log-p'):
+        words = 'start from the head "uncalibrated" of each client\'s own model: its scores are not log-probabilities'
+        with pytest.raises(CalibrationError, match=f"{words} .* Start from a calibrated head, .* with --head"):
             personalise(private, "prior", head="uncalibrated")
+
+    @pytest.mark.parametrize("algorithm", ["lg-fedavg", "ifca", "per-fedavg"])
+    def test_prior_of_a_model_that_is_the_client_s_own(self, algorithm, tmp_path):
+        """The global head is averaged, but not what stands below it, or a client takes one step more."""
+        training = replace(FEDAVG.training, algorithm=algorithm, rounds=1)
+        calibration = replace(FEDAVG.calibration, methods=("lda",))
+        run(replace(FEDAVG, training=training, calibration=calibration), tmp_path / "run")
+        folder = RunFolder(tmp_path / "run")
+        with pytest.raises(CalibrationError, match=r"of each client's own model: .* Start from a calibrated head"):
+            personalise(folder, "prior", head="uncalibrated")
+        assert list(folder.read_results()["personal"]) == ["trained"]
+        *_, finished = personalise(folder, "prior")
+        assert finished.results["personal"]["prior"]["head"] == "lda"
 
     def test_scores_of_old_versions_are_kept(self, private):
         results = private.read_results()

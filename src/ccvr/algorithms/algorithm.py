@@ -81,6 +81,10 @@ class Algorithm:
     """Whether it changes ``init`` and ``aggregate`` alone: then ``training.server`` may name it."""
     averages: ClassVar[bool] = True
     """Whether ``aggregate`` gives an average of models, of which a server optimiser can make a step."""
+    trains_head: ClassVar[bool] = True
+    """Whether clients train the head."""
+    one_model: ClassVar[bool] = True
+    """Whether all clients train the same global model."""
     sends: ClassVar[str] = ""
     """What passes between server and clients beside the model, in words."""
     note: ClassVar[str] = ""

@@ -48,6 +48,7 @@ class Ifca(Algorithm):
     """
 
     averages = False
+    one_model = False
     sends = "the other clusters' models to the client, the number of its cluster back"
 
     clusters: int = 2
@@ -58,6 +59,10 @@ class Ifca(Algorithm):
             raise SpecError(f"ifca: clusters is {self.clusters}; give at least 2.")
 
     def init(self, model: ModelState, num_clients: int) -> Tensors:
+        if self.clusters > num_clients:
+            raise SpecError(
+                f"ifca: clusters is {self.clusters}, and there are {num_clients} clients. Give at most {num_clients}."
+            )
         others = {str(k): _shuffled(model.parameters, seed=k) | dict(model.buffers) for k in range(1, self.clusters)}
         return joined(others)
 

@@ -106,6 +106,7 @@ class BodyOnly(LocalObjective):
 class FedBABU(Algorithm):
     """FedAvg of the body alone, under the head as it was drawn; the head is fitted afterwards (Oh et al. 2022)."""
 
+    trains_head = False
     note = "fedbabu leaves the head as it was drawn: before calibration, accuracies are those of a head nobody trained"
 
     def objective(self, context: LocalContext) -> LocalObjective:

@@ -36,11 +36,12 @@ class ImportanceWeighted(LocalObjective):
 
 @dataclass(frozen=True)
 class FedIR(Algorithm):
-    """FedAvg with samples weighted by p(y) / q_k(y): all clients' label mix over the client's own (Hsu et al. 2020).
+    """FedAvg in round 1, then samples weigh as all clients' label mix over the client's own (Hsu et al. 2020).
+
+    The weight of a sample of class y is p(y) / q_k(y). Counts are exchanged with the first round's models.
 
     Clients send their label counts with every model. The server adds each client's once and sends the sums on, so it
-    learns every participant's label counts, and clients learn the sums. In the first round there are none, and all
-    weights are 1.
+    learns every participant's label counts, and clients learn the sums.
     """
 
     sends = "label counts, each client's own up and their sums down"

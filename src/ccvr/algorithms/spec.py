@@ -11,11 +11,11 @@ class TrainingSpec:
     """Rounds of local SGD and what an algorithm adds to them."""
 
     algorithm: str = "fedavg"
-    """fedavg, fedprox, fedavgm, moon, fedper, lg-fedavg, fedbn, fedrep, per-fedavg, ifca, or your own as
-    package.module:name; its options behind commas: fedprox,mu=0.01 (`ccvr list algorithms`)."""
+    """fedavg, fedprox, scaffold, moon or any other that `ccvr list algorithms` shows, or your own as
+    package.module:name; its options behind commas: fedprox,mu=0.01."""
     server: str = ""
-    """What the server does with the average that the algorithm makes: fedavgm or your own, with its options behind
-    commas; without it the algorithm's own rule."""
+    """What the server does with the average that the algorithm makes: fedavgm, fedadagrad, fedadam, fedyogi, fedexp or
+    your own, with its options behind commas; without it the algorithm's own rule."""
     rounds: int = 8
     local_epochs: int = 5
     batch_size: int = 32

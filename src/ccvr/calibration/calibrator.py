@@ -34,6 +34,8 @@ class Calibrator:
     """Kinds of statistics that it can use, the best first."""
     raw: ClassVar[bool] = False
     """Whether it takes all clients' features and labels in place of statistics; its head cannot be deployed then."""
+    gives: ClassVar[str] = ""
+    """Kind of its heads, such as linear; empty where it is the trained head's."""
 
     seed: int | None = None
     """Seed of the draws; without it the run's."""

@@ -30,6 +30,7 @@ class ClosedForm(FromStatistics):
     """What heads without training have in common."""
 
     kinds: ClassVar[tuple[str, ...]] = ("pooled", "full")
+    gives: ClassVar[str] = "linear"
 
     taps: str = ""
     """Layers that are read beside the last: module paths joined by +, auto, or empty for none."""
@@ -86,6 +87,7 @@ class Kernel(Calibrator):
     """ridge on random features of several layers, in two exchanges with the clients."""
 
     kinds: ClassVar[tuple[str, ...]] = ("kernel",)
+    gives: ClassVar[str] = "linear"
 
     min_count: int = 0
     """Clients withhold classes of which they have fewer samples."""

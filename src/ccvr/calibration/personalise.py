@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ def personalise(
 
     Raises:
         CalibrationError: numbers that no samples have.
-        ModelError: the head cannot be found.
+        ModelError: what is given is no model, or the head cannot be found.
 
     Example:
     >>> model = nn.Linear(2, 3)
@@ -63,9 +64,7 @@ def prior_shift(counts: Numbers, prior: str | Numbers, smoothing: float) -> Tens
     pi = torch.ones_like(n) if isinstance(prior, str) and prior == UNIFORM else _numbers("prior", prior)
     if len(pi) != len(n):
         raise CalibrationError(f"prior has {len(pi)} classes and counts has {len(n)}. Give both for the same classes.")
-    if not (math.isfinite(smoothing) and smoothing > 0):
-        raise CalibrationError(f"smoothing is {smoothing}; give a finite number above 0.")
-    pi, added = pi / pi.sum(), smoothing * len(n)
+    pi, added = pi / pi.sum(), _positive("smoothing", smoothing) * len(n)
     share = torch.where(n > 0, n / pi, 0.0)  # 0 also for a class that nobody has
     shift = ((share + added) / (n.sum() + added)).log()
     endless = (~shift.isfinite()).nonzero().flatten().tolist()
@@ -75,13 +74,27 @@ def prior_shift(counts: Numbers, prior: str | Numbers, smoothing: float) -> Tens
     return shift
 
 
+def _positive(name: str, value: object) -> float:
+    """A finite number above 0."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # a whole number that is larger than any float
+        number = math.inf
+    if not 0 < number < math.inf:
+        raise CalibrationError(f"{name} is {value!r}; give a finite number above 0.")
+    return number
+
+
 def _numbers(name: str, values: object) -> Tensor:
     """Numbers of classes as float64 on the CPU, [C]; what cannot be counts or frequencies is an error."""
     try:
-        numbers = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+        given = torch.as_tensor(values)
+        numbers = (given if given.is_complex() else torch.as_tensor(values, dtype=torch.float64)).detach().cpu()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = str(error).partition("\n")[0]
         raise CalibrationError(f"{name} is not a list of one number per class ({reason}).") from error
+    if numbers.is_complex():
+        raise CalibrationError(f"{name} is complex; give one real number per class.")
     if numbers.dim() != 1 or not len(numbers):
         raise CalibrationError(f"{name} has the shape {list(numbers.shape)}; give one number per class, [C].")
     wrong = (~(numbers.isfinite() & (numbers >= 0))).nonzero().flatten().tolist()
@@ -94,6 +107,8 @@ def _numbers(name: str, values: object) -> Tensor:
 
 def _path_of(model: nn.Module, num_classes: int, path: str) -> str:
     """Where the head is; a split model knows."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the model is a {type(model).__name__}; give an nn.Module.")
     if not isinstance(model, SplitModel):
         return find_head_by_width(model, num_classes, path)
     if path not in ("", "head"):

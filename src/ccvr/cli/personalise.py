@@ -7,6 +7,7 @@ from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
+from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder
 from ccvr.experiment.personalisations import parse_personalisations
 from ccvr.experiment.personalise import personalise_run
@@ -34,6 +35,10 @@ class PersonaliseArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(PersonaliseArguments, argv, prog="ccvr personalise")
+    if not arguments.method:
+        raise UsageError("--method names no method. Give some, for example prior, or leave it out.")
+    if arguments.head == "":
+        raise UsageError("--head is empty. Give the label of a head, for example uncalibrated, or leave it out.")
     folder, methods = RunFolder.open(arguments.run), parse_personalisations(arguments.method)
     events = personalise_run(folder, methods, head=arguments.head, overwrite=arguments.overwrite)
     follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)

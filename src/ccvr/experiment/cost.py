@@ -9,12 +9,14 @@ import torch
 
 from ccvr.algorithms.messages import Client, LocalResult
 from ccvr.algorithms.table import algorithm_of, find_algorithm
-from ccvr.calibration.methods import Calibration, parse_calibrations
+from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations
 from ccvr.core.machine import cores
 from ccvr.data.augment import ShiftAndMirror
 from ccvr.data.batches import TrainingSamples
 from ccvr.data.catalogue import Extent, extent
 from ccvr.data.samples import Samples
+from ccvr.experiment.pipeline import require_names
+from ccvr.experiment.revise import AT_END, REESTIMATED, require_revisable
 from ccvr.experiment.spec import Spec
 from ccvr.experiment.step import decided, runs_kernels
 from ccvr.kernels.inputs import num_rows, rows_of, tensors_of
@@ -27,6 +29,7 @@ from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
 from ccvr.statistics.wire import payload_bytes
 from ccvr.training.local import train_client
+from ccvr.training.moments import moment_sums
 from ccvr.training.rounds import first_state, sent_state
 from ccvr.training.trainer import scratch_of
 
@@ -45,13 +48,16 @@ class Cost:
     traffic_bytes: int
     statistics_bytes: int
     shared_bytes: int = 0
+    revision_bytes: int = 0
+    """What re-estimated moments and calibrations between rounds move, down and up, at most."""
 
     def describe(self) -> str:
+        revised = f"; revisions between them at most {_size(self.revision_bytes)}" if self.revision_bytes else ""
         shared = f"\nraw data: {_size(self.shared_bytes)} of shared samples to all clients" if self.shared_bytes else ""
         return (
             f"{describe_training(self.samples, self.seconds)}\n"
             f"step: {self.step}\n"
-            f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up\n"
+            f"model: {_size(self.model_bytes)}; rounds move {_size(self.traffic_bytes)} down and up{revised}\n"
             f"class statistics: at most {_size(self.statistics_bytes)} from all clients{shared}"
         )
 
@@ -61,11 +67,17 @@ def describe_training(samples: int, seconds: float) -> str:
 
 
 def estimate(spec: Spec) -> Cost:
-    """Count what the rounds will do, and time a few steps of it on a few samples."""
+    """Count what the rounds will do, and time a few steps of it on a few samples.
+
+    Raises:
+        SpecError: a run would refuse the spec before it begins.
+    """
     torch.set_num_threads(spec.threads)
+    require_names(spec)
     calibrations = parse_calibrations(spec.calibration)
     size = extent(spec.data.name, spec.data.root)
     model = _model(spec, size)
+    require_revisable(spec, model)
     samples, cohort = training_samples(spec), _cohort(spec)
     state = num_bytes(parameters_of(model), buffers_of(model))
     client = _trained(spec, model, size)(1).metrics  # what an algorithm sends beside the model counts, too
@@ -77,7 +89,23 @@ def estimate(spec: Spec) -> Cost:
         traffic_bytes=(client.bytes_down + client.bytes_up) * cohort * spec.training.rounds,
         statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
         shared_bytes=spec.partition.num_clients * _shared(spec, size) * _sample_bytes(size),
+        revision_bytes=_moments_bytes(spec, model, state) + _heads_bytes(spec, model, size, state),
     )
+
+
+def _moments_bytes(spec: Spec, model: SplitModel, model_bytes: int) -> int:
+    """What re-estimated moments move: the model to the clients of each round, or to all at the end, and sums back."""
+    answers = {REESTIMATED: spec.training.rounds * _cohort(spec), AT_END: spec.partition.num_clients}
+    return answers.get(spec.training.buffers, 0) * (model_bytes + num_bytes(moment_sums(model, ())))
+
+
+def _heads_bytes(spec: Spec, model: SplitModel, size: Extent, model_bytes: int) -> int:
+    """What calibrations between rounds move: the model to all clients, and their statistics back."""
+    if not spec.calibration.every:
+        return 0
+    number = (spec.training.rounds - 1) // spec.calibration.every
+    sent = _statistics_bytes([parse_calibration(spec.calibration.between_method)], model, size)
+    return number * spec.partition.num_clients * (model_bytes + sent)
 
 
 def training_samples(spec: Spec) -> int:

@@ -31,7 +31,7 @@ class Prior(Personalisation):
         if prior is None:
             raise CalibrationError(
                 "its scores are not log-probabilities under label frequencies that are known (docs/running.md). "
-                "Choose another one with --head."
+                "Start from a calibrated head, such as that of ccvr or lda, with --head."
             )
 
     def personalise(self, start: Start) -> nn.Module:

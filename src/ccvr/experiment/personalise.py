@@ -52,6 +52,7 @@ def score_own_models(results: Results, run: OpenRun) -> Iterator[Noted]:
         return
     if algorithm.private_names(run.model):
         yield Noted("some tensors stay with the clients; the global model, which is calibrated, has those of the start")
+        yield from _who_took_part(len(state.client_rounds), len(run.setup.kept))
     path = run.folder.personal
     kept = run.folder.read_json(path, "Delete it to score again.") if path.is_file() else {}
     if not (isinstance(kept, dict) and kept.get("round") == state.round and "personal" in kept):
@@ -62,6 +63,15 @@ def score_own_models(results: Results, run: OpenRun) -> Iterator[Noted]:
     row: Personal = kept["personal"]
     results["personal"] = {TRAINED: row}
     yield Noted(_said(TRAINED, row))
+
+
+def _who_took_part(number: int, num_clients: int) -> Iterator[Noted]:
+    """How many clients have tensors of their own that were trained, where not all have."""
+    if number < num_clients:
+        yield Noted(
+            f"{number} of {num_clients} clients took part in training; the tensors that stay with the others are as "
+            "they were built, and their own models count all the same"
+        )
 
 
 def has_own_models(run: OpenRun) -> bool:
@@ -130,8 +140,8 @@ class _Clients:
             assumed = method_of(self.run.results["calibrations"][self.head]).label_prior
             counts = torch.from_numpy(setup.label_counts.sum(0))
             return {"uniform": torch.ones_like(counts), "counts": counts}.get(assumed)
-        if "head.weight" in algorithm_of(setup.spec.training).private_names(self.run.model):
-            return None  # each client's head assumes the client's own
+        if self.has_trained_models:
+            return None  # what each client made of its model on its own samples assumes no frequencies of all
         labels = setup.dataset.train.labels[torch.from_numpy(np.concatenate(setup.trained_on))]
         return torch.bincount(labels.long(), minlength=setup.dataset.num_classes)
 
@@ -145,7 +155,8 @@ class _Clients:
         try:
             asked.method.require(read_head(self.run.folder.head(self.head)), self.prior)
         except CcvrError as error:
-            raise type(error)(f'{asked.label} cannot start from the head "{self.head}": {error}') from error
+            where = " of each client's own model" if self.has_trained_models else ""
+            raise type(error)(f'{asked.label} cannot start from the head "{self.head}"{where}: {error}') from error
 
 
 def personalise_run(

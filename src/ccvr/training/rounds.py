@@ -11,7 +11,7 @@ from torch import Tensor
 from ccvr.algorithms.algorithm import ServerContext, shared
 from ccvr.algorithms.messages import Client, GlobalState, LocalMetrics, LocalResult, ModelState
 from ccvr.algorithms.spec import TrainingSpec
-from ccvr.algorithms.table import algorithm_of
+from ccvr.algorithms.table import algorithm_of, find_algorithm
 from ccvr.core.arrays import IntArray
 from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.seeds import stream
@@ -79,6 +79,7 @@ def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> Roun
     """The state before the first round; a model that the algorithm cannot train is refused."""
     algorithm = algorithm_of(spec)
     algorithm.require_model(model)
+    _require_shared_head(spec, model)
     first = ModelState(parameters_of(model), buffers_of(model))
     sent = _sent(first, spec, model)
     if not sent.parameters:
@@ -87,6 +88,16 @@ def first_state(model: SplitModel, num_clients: int, spec: TrainingSpec) -> Roun
         )
     server = algorithm.init(sent, num_clients)
     return RoundState(0, dict(first.parameters), dict(first.buffers), server, {})
+
+
+def _require_shared_head(spec: TrainingSpec, model: SplitModel) -> None:
+    """Refuse the proximal term on the head where there is no global head, or where nobody trains it."""
+    is_private = "head.weight" in algorithm_of(spec).private_names(model)
+    if spec.clsprox and (is_private or not find_algorithm(spec.algorithm).trains_head):
+        why = "stays with the clients: there is no global one to stay near" if is_private else "is not trained"
+        raise SpecError(
+            f'training.clsprox is {spec.clsprox:g}, and with "{spec.algorithm}" the head {why}. Leave it out.'
+        )
 
 
 def sent_state(state: RoundState, spec: TrainingSpec, model: SplitModel) -> GlobalState:
