@@ -12,9 +12,9 @@ import pytest
 from ccvr.core.arrays import Array, arrays_to_bytes, read_arrays
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.data.spec import PartitionSpec
-from ccvr.experiment.analyses import ANALYSES
-from ccvr.experiment.analyze import Analyzed, analyze
 from ccvr.experiment.pipeline import run
+from ccvr.inspection.analyses import ANALYSES
+from ccvr.inspection.analyze import Analyzed, analyze
 from tests.cli.conftest import TINY, Command
 
 

@@ -13,12 +13,12 @@ from ccvr.core.errors import SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.samples import Dataset, Samples
 from ccvr.data.spec import DataSpec, PartitionSpec
-from ccvr.experiment.analyze import analyze
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.events import Noted
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.train import newest_state
+from ccvr.inspection.analyze import analyze
 from ccvr.training.client_state import ClientStates
 from tests.end_to_end.tiny import TINY
 

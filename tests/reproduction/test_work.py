@@ -14,11 +14,11 @@ from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment import pipeline
-from ccvr.experiment.analyze import Analyzed
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import run, start
 from ccvr.experiment.run_or_resume import settle
 from ccvr.experiment.spec import read_spec, to_toml
+from ccvr.inspection.analyze import Analyzed
 from ccvr.reproduction.cells import Scale
 from ccvr.reproduction.heads import HEADS, Head
 from ccvr.reproduction.items import ITEMS, Item

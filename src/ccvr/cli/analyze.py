@@ -10,8 +10,8 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import CcvrError, UsageError
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyses import ANALYSES
-from ccvr.experiment.analyze import POINTS, Analyzed, Failed, LeftOut, analyze
+from ccvr.inspection.analyses import ANALYSES
+from ccvr.inspection.analyze import POINTS, Analyzed, Failed, LeftOut, analyze
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.results import Results, personal_rows, shared_line
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyze import Analyzed, Failed, LeftOut, refresh
 from ccvr.experiment.events import (
     ClientsAbsent,
     ClientScored,
@@ -27,6 +26,7 @@ from ccvr.experiment.events import (
     Started,
 )
 from ccvr.experiment.log import log_figures
+from ccvr.inspection.analyze import Analyzed, Failed, LeftOut, refresh
 from ccvr.report.tables import headline, owners_table, personal_table, results_table
 
 

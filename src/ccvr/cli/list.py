@@ -24,7 +24,7 @@ TABLES: Table[str] = Table(
         "models": "ccvr.models.build:MODELS",
         "data": "ccvr.data.sources.rows:SOURCES",
         "partitions": "ccvr.data.partition:PARTITIONERS",
-        "analyses": "ccvr.experiment.analyses:ANALYSES",
+        "analyses": "ccvr.inspection.analyses:ANALYSES",
         "presets": "ccvr.experiment.presets:PRESETS",
     },
     closed=True,

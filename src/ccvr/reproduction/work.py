@@ -15,11 +15,11 @@ from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
 from ccvr.data.catalogue import is_here
-from ccvr.experiment.analyze import Failed, analyze
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
+from ccvr.inspection.analyze import Failed, analyze
 from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
 from ccvr.reproduction.heads import HeadName, calibration_of, find_label
 from ccvr.reproduction.items import ITEMS, Item

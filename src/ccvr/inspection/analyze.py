@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ccvr.core.arrays import arrays_to_bytes, read_arrays
 from ccvr.core.errors import AnalysisError, CcvrError
 from ccvr.core.run import RunFolder, write_atomically
-from ccvr.experiment.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
 from ccvr.experiment.finished_run import open_finished_run
+from ccvr.inspection.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
 
 AGAINST = "cka-against"
 POINTS = 3_000

@@ -14,11 +14,11 @@ from ccvr.analysis.similarity import ssim
 from ccvr.core.arrays import arrays_to_bytes, read_arrays
 from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.run import RunFolder
-from ccvr.experiment.analyses import ANALYSES
-from ccvr.experiment.analyze import Failed, analyze
 from ccvr.experiment.finished_run import FinishedRun, open_finished_run
 from ccvr.experiment.load import read_head
 from ccvr.experiment.pipeline import run
+from ccvr.inspection.analyses import ANALYSES
+from ccvr.inspection.analyze import Failed, analyze
 from ccvr.models.build import ModelSpec
 from tests.end_to_end.tiny import TINY
 
