@@ -1,13 +1,14 @@
 """A network small enough to write down, six pixels, five features, three classes; an algorithm for any objective."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from ccvr.algorithms.algorithm import Algorithm
 from ccvr.algorithms.objectives import LocalContext, LocalObjective
+from ccvr.algorithms.table import find_algorithm
 from ccvr.models.preprocess import Normalize
 from ccvr.models.split import split_model
 
@@ -33,6 +34,13 @@ def norm_model():
 def model_for(algorithm):
     """A network that an algorithm of the table can train: fedbn asks for normalisation layers."""
     return norm_model() if algorithm == "fedbn" else small_model()
+
+
+def with_algorithm(spec, text):
+    """The spec with an algorithm; without clsprox where there is no global head that trains."""
+    algorithm = find_algorithm(text)
+    has_head = algorithm.trains_head and not algorithm.is_private("head.weight")
+    return replace(spec, algorithm=text, clsprox=spec.clsprox if has_head else 0.0)
 
 
 @dataclass(frozen=True)
