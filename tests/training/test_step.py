@@ -26,7 +26,7 @@ from ccvr.training.local import train_client
 from ccvr.training.rounds import ServerPart, federate, first_state
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import Workers
-from tests.algorithms.small import Using
+from tests.algorithms.small import Using, clsprox_for
 
 SPEC = TrainingSpec(rounds=2, local_epochs=1, batch_size=32, lr=0.01, step="halide")
 SUITED = [each for each in ALGORITHMS if each not in ("fedbn", "pfnm")]
@@ -80,7 +80,7 @@ def tensors(state):
 @pytest.mark.parametrize("algorithm", SUITED)
 @pytest.mark.parametrize("name", DATA)
 def test_two_rounds_end_where_torch_ends(name, algorithm, tmp_path, monkeypatch):
-    spec = replace(SPEC, algorithm=FEW_STEPS.get(algorithm, algorithm), clsprox=0.01)
+    spec = replace(SPEC, algorithm=FEW_STEPS.get(algorithm, algorithm), clsprox=clsprox_for(algorithm))
     expected = states(name, replace(spec, step="torch"), tmp_path / "torch", kernels=False)[-1]
     passes, apply = [], compiled.Compiled.apply
     monkeypatch.setattr(compiled.Compiled, "apply", lambda *of: passes.append(1) or apply(*of))
@@ -102,7 +102,7 @@ def slow(value):
 @pytest.mark.parametrize("algorithm", ["moon", *(slow(each) for each in SUITED if each != "moon")])
 @pytest.mark.parametrize("name", ["simple-cnn", slow("digits-cnn")])
 def test_the_same_bits_with_workers_and_after_a_resume(name, algorithm, tmp_path):
-    spec = replace(SPEC, algorithm=FEW_STEPS.get(algorithm, algorithm), clsprox=0.01, clsnorm=True)
+    spec = replace(SPEC, algorithm=FEW_STEPS.get(algorithm, algorithm), clsprox=clsprox_for(algorithm), clsnorm=True)
     alone = states(name, spec, tmp_path / "0")
     files = ClientStates(tmp_path / "2")
     with Workers(2, clients_of(name), builder(name, kernels=True), spec, seed=3, states=files) as workers:

@@ -37,7 +37,7 @@ from ccvr.training.client_state import ClientStates
 from ccvr.training.rounds import ServerPart, federate
 from ccvr.training.trainer import OneByOne
 from ccvr.training.workers import AT_ONCE, Workers
-from tests.algorithms.small import small_model
+from tests.algorithms.small import clsprox_for, small_model
 
 SPEC = TrainingSpec(rounds=3, local_epochs=1, batch_size=4, lr=0.05, client_fraction=0.7, clsprox=0.01)
 
@@ -125,7 +125,8 @@ REMEMBERING = {"moon", "scaffold", "feddyn", "fedper", "lg-fedavg", "fedbn", "fe
 @pytest.mark.parametrize("algorithm", ["moon", *(slow(each) for each in ALGORITHMS if each != "moon")])
 def test_the_same_bits_with_one_and_three_workers(algorithm, tmp_path):
     """MOON's clients remember: no algorithm does more in a worker."""
-    clients, spec = many_clients((9, 30, 9, 17, 4), augment=True), replace(SPEC, algorithm=algorithm)
+    spec = replace(SPEC, algorithm=algorithm, clsprox=clsprox_for(algorithm))
+    clients = many_clients((9, 30, 9, 17, 4), augment=True)
     alone = states(clients, spec, tmp_path / "0")
     for number in (1, 3):
         with pool(number, clients, spec, tmp_path / str(number)) as workers:
@@ -166,7 +167,7 @@ SHORT = {"feddf": "feddf,steps=20"}
 def test_the_same_bits_on_the_paper_s_networks(algorithm, name, tmp_path):
     """Channels last, and in training computed otherwise than in evaluation."""
     spec, clients = (
-        replace(SPEC, algorithm=SHORT.get(algorithm, algorithm), rounds=2),
+        replace(SPEC, algorithm=SHORT.get(algorithm, algorithm), rounds=2, clsprox=clsprox_for(algorithm)),
         many_clients((9, 30, 17), side=32),
     )
     images = clients[0].data.samples.first(2)
