@@ -15,12 +15,6 @@ from ccvr.models.split import split_model
 NUM_CLASSES = 3
 
 
-def clsprox_for(name, weight=0.01):
-    """The weight of clsprox; 0 for algorithms that have no global head, or do not train it."""
-    algorithm = find_algorithm(name)
-    return weight if algorithm.trains_head and not algorithm.is_private("head.weight") else 0.0
-
-
 def small_model(*, clsnorm=False, seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
