@@ -221,6 +221,48 @@ def test_fedbn_keeps_normalisation_and_averages_the_rest(clients, tmp_path):
     assert not torch.equal(last.parameters["head.weight"], start["head.weight"])
 
 
+BN = {"weight": "g", "bias": "o", "running_mean": "mean", "running_var": "var"}
+"""Tensors of batch normalisation, and their names in the plain implementation."""
+
+
+def plain_norm(w, batches, spec):
+    """SGD with momentum and weight decay on softmax(W2 (g (z − m) / √(v + 1e-5) + o) + b2), z = W1 x + b1; m and v are
+    a batch's mean and variance, and a tenth of them, v without its bias, enters the kept ones after each step.
+    """
+    w, trained = dict(w), ("W1", "b1", "g", "o", "W2", "b2")
+    velocity = {name: torch.zeros_like(w[name]) for name in trained}
+    for x, y in batches:
+        leaves = {name: w[name].detach().requires_grad_() for name in trained}
+        z = x @ leaves["W1"].T + leaves["b1"]
+        m, v = z.mean(0), ((z - z.mean(0)) ** 2).mean(0)
+        scores = (leaves["g"] * (z - m) / (v + 1e-5).sqrt() + leaves["o"]) @ leaves["W2"].T + leaves["b2"]
+        found = torch.autograd.grad(plain.cross_entropy(scores, y), list(leaves.values()))
+        for name, gradient in zip(trained, found, strict=True):
+            velocity[name] = spec.momentum * velocity[name] + gradient + spec.weight_decay * w[name]
+            w[name] = w[name] - spec.lr * velocity[name]
+        unbiased = v.detach() * len(y) / (len(y) - 1)
+        w |= {"mean": 0.9 * w["mean"] + 0.1 * m.detach(), "var": 0.9 * w["var"] + 0.1 * unbiased}
+    return w
+
+
+def test_fedbn(clients, tmp_path):
+    spec, files, model = replace(BASE, algorithm="fedbn"), ClientStates(tmp_path), norm_model().double()
+    names = NAMES | {f"backbone.model.2.{name}": short for name, short in BN.items()}
+    start = {names[name]: tensor.clone() for name, tensor in model.state_dict().items() if name in names}
+    sizes, batches, private = [len(client.indices) for client in clients], batches_of(clients, spec), tuple(BN.values())
+    weights, own = start, {k: {name: start[name] for name in private} for k in range(len(clients))}
+    found = list(federate(model, clients, spec, seed=SEED, states=files))
+    for number, (cohort, state) in enumerate(zip(draw_cohorts(3, spec, seed=SEED), found, strict=True), 1):
+        models = {k: plain_norm({**weights, **own[k]}, batches(k, number), spec) for k in cohort}
+        own |= {k: {name: each[name] for name in private} for k, each in models.items()}
+        weights = {**weights, **mean_of(models, sizes, NAMES.values())}
+        ours = {names[name]: tensor for name, tensor in {**state.parameters, **state.buffers}.items() if name in names}
+        assert_equal(ours, weights)
+    for client, number in found[-1].client_rounds.items():
+        kept = {name.removeprefix("private/"): tensor for name, tensor in files.read(client, number).items()}
+        assert_equal({names[name]: tensor for name, tensor in kept.items() if name in names}, own[client])
+
+
 def test_fedbn_of_one_client_is_fedavg(clients, tmp_path):
     spec, alone = replace(BASE, rounds=3, client_fraction=1.0), [replace(clients[2], id=0)]
     *_, whole = federate(norm_model().double(), alone, spec, seed=SEED, states=ClientStates(tmp_path / "a"))

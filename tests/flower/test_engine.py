@@ -60,7 +60,7 @@ TINY = Spec(
     calibration=CalibrationSpec(methods=("lda",)),
 )
 ALGORITHMS = {
-    **{name: {"algorithm": name} for name in TABLE if name != "fedbn"},  # no model here has normalisation
+    **{name: {"algorithm": name} for name in TABLE},
     "fedprox": {"algorithm": "fedprox,mu=0.1"},
     "fedavgm": {"algorithm": "fedavgm,momentum=0.5"},
     "scaffold": {"algorithm": "scaffold", "server": "fedadam", "client_fraction": 0.67},
@@ -83,7 +83,12 @@ def perceptron(shape, num_classes):
     )
 
 
-MODELS = {"pfnm": f"{__name__}:perceptron"}  # has no convolutions
+def normalised(shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, num_classes))
+
+
+MODELS = {"pfnm": f"{__name__}:perceptron", "fedbn": f"{__name__}:normalised"}
+"""Networks of algorithms that ask for others: one without convolutions, one with normalisation."""
 
 
 def with_training(**changes) -> Spec:
