@@ -15,8 +15,11 @@ from tests.cli.conftest import Command
 def test_all_tables(ccvr: Command) -> None:
     code, out, err = ccvr("list")
     assert (code, err) == (0, "")
-    assert [table for table in TABLES if table not in out] == []
+    assert [table for table in TABLES if table.capitalize() not in out] == []
     assert [name for name in [*ALGORITHMS, *CALIBRATORS, *PRESETS] if name not in out] == []
+    said, rows = " ".join(out.split()), [*ALGORITHMS.values(), *CALIBRATORS.values()]
+    options = [option for row in rows for option in options_of(row)]
+    assert [each for each in options if each.name not in said or each.about not in said] == []
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -46,7 +46,7 @@ def test_commands(line, finished, tmp_path, monkeypatch, capsys):
         assert words[1] == "list" or words[2] in SOURCES
         words = ["data", "list"]
     words = [str(ROOT / word) if word.startswith("results/") else word for word in words]
-    if words[0] in ("run", "tune", "compare") and "--dry-run" not in words and not words[1].endswith(".json"):
+    if words[0] in ("run", "tune", "compare") and "--dry-run" not in words and not words[-1].endswith(".json"):
         words.append("--dry-run")
     if words[0] == "reproduce":  # from the records; what the words ask for is checked, but not trained
         words += ["--results", str(ROOT / "results")] + ["--budget", "0"] * ("--budget" not in words)

@@ -35,8 +35,8 @@ TABLES: Table[str] = Table(
 class ListArguments:
     """What a spec or a command can name: algorithms, calibrators, personalisations, statistics, models, data sets, ….
 
-    Without a table all names; with a table its rows and their options; with a name that row alone, also one of your own
-    as package.module:name.
+    Every row with its options, their defaults and a sentence each: of all tables, of one table, or one row alone, also
+    one of your own as package.module:name.
     """
 
     table: Positional[str] = ""
@@ -47,13 +47,11 @@ class ListArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ListArguments, argv, prog="ccvr list")
-    if not arguments.table:
-        rows = [[table, ", ".join(_rows(table))] for table in TABLES]
-        print_tables([TextTable("What a spec can name", ("table", "names"), rows, ("table", "names"))])
+    if not arguments.name:
+        names = [arguments.table] if arguments.table else list(TABLES)
+        print_tables([_described(name, _rows(name)) for name in names])
         return
-    table = _rows(arguments.table)
-    chosen = {arguments.name: table[arguments.name]} if arguments.name else table
-    print_tables([_described(arguments.table, chosen)])
+    print_tables([_described(arguments.table, {arguments.name: _rows(arguments.table)[arguments.name]})])
 
 
 def _rows(name: str) -> Mapping[str, Any]:
