@@ -16,16 +16,47 @@ CcvrError
 └── RunError            a run folder that is missing, damaged or in the way
     └── RunInUse        a run folder that another process writes
 
-A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2.
+A message is one line: the fact, the value, the remedy. The command line prints it and exits with code 2. Values may
+come from clients and files that nobody trusts, so a message is printable and short, whatever they hold.
 """
 
 import sysconfig
 import traceback
 from pathlib import Path
 
+MAX_MESSAGE = 2_000
+"""Letters of a message. Ours have a few hundred."""
+
+
+def printable(text: object, most: int = MAX_MESSAGE) -> str:
+    r"""A text of unknown origin as one line for terminals and logs.
+
+    Args:
+        text: what is to be shown; other objects are shown as ``str`` does.
+        most: letters that are kept. Of a longer text the middle is left out.
+
+    Returns:
+        The text with control characters, escape codes and lone surrogates written out, as in ``\x1b``.
+
+    Example:
+        >>> printable("head \x1b[31m")
+        'head \\x1b[31m'
+    """
+    whole = str(text)
+    if len(whole) > most:
+        whole = f"{whole[: most // 2]} … {whole[-(most // 2) :]}"
+    return whole if whole.isprintable() else "".join(map(_visible, whole))
+
+
+def _visible(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+
 
 class CcvrError(Exception):
     """A user's mistake or a user's broken input; never a bug of ours."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message))
 
 
 class UsageError(CcvrError):
