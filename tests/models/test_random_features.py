@@ -1,4 +1,5 @@
 import copy
+import hashlib
 import math
 from dataclasses import replace
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
 from ccvr.models.heads import LinearHead, copy_head
-from ccvr.models.random_features import Projection, RandomFeatures
+from ccvr.models.random_features import FORMAT, Projection, RandomFeatures
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -56,9 +58,9 @@ def test_units_and_origin_of_a_layer_do_not_matter() -> None:
 
 def test_inner_products_are_those_of_the_gaussian_kernel() -> None:
     p, bandwidth = 4, 0.7
-    projection = Projection(torch.zeros(p).double(), torch.ones(p).double(), 200_000, bandwidth, 5)
+    first = Projection(torch.zeros(p).double(), torch.ones(p).double(), 20_000, bandwidth, 5)
     u = draw(5, p, seed=2).float()
-    phi = RandomFeatures.of(projection)(u)
+    phi = torch.cat([RandomFeatures.of(replace(first, seed=seed))(u) for seed in range(10)], dim=1)
     kernel = torch.exp(-torch.cdist(u, u).square() * bandwidth**2 / (2 * p))
     assert torch.allclose(2 * phi @ phi.T / 200_000, kernel, atol=0.02)
 
@@ -69,6 +71,20 @@ def test_phases_and_directions_spread() -> None:
     assert abs(omega.mean().item()) < 0.02
     assert 0 <= phase.min() < 0.1
     assert 2 * math.pi - 0.1 < phase.max() <= 2 * math.pi + 1e-6
+
+
+def test_weights_are_those_of_one_draw() -> None:
+    """They are made in blocks, and come out as if they were not."""
+    mean, std = draw(700), draw(700, seed=1).abs() + 0.1
+    projection = Projection(mean, std, 3000, 0.7, 3)
+    rng = np.random.Generator(np.random.Philox(3))
+    omega = torch.from_numpy(rng.standard_normal((700, 3000))) * 0.7 / 700**0.5 / std.unsqueeze(1)
+    phase = torch.from_numpy(rng.uniform(0, 2 * np.pi, 3000)) - mean @ omega
+    found = projection.weights
+    assert torch.equal(found[0], omega.float())
+    torch.testing.assert_close(found[1], phase.float())
+    both = b"".join(part.numpy().tobytes() for part in found)
+    assert projection.digest == hashlib.sha256(both).hexdigest()
 
 
 class TestDigest:
@@ -106,13 +122,29 @@ class TestDigest:
 
 
 @pytest.mark.parametrize(
-    ("num_features", "bandwidth"), [(0, 1.0), (-3, 1.0), (5, 0.0), (5, -1.0), (5, math.nan), (5, math.inf)]
+    ("num_features", "bandwidth"),
+    [
+        (0, 1.0),
+        (-3, 1.0),
+        (20_001, 1.0),
+        (5.9, 1.0),
+        ("5", 1.0),
+        (True, 1.0),
+        (math.inf, 1.0),
+        (5, 0.0),
+        (5, -1.0),
+        (5, math.nan),
+        (5, math.inf),
+        (5, "wide"),
+        (5, True),
+    ],
 )
 def test_what_cannot_be(num_features: int, bandwidth: float) -> None:
     with pytest.raises(StatisticsError) as caught:
         Projection(torch.zeros(2).double(), torch.ones(2).double(), num_features, bandwidth, 0)
     assert str(caught.value) == (
-        f"random features: number {num_features}, bandwidth {bandwidth}; give at least 1, above 0."
+        f"random features: number {num_features!r}, bandwidth {bandwidth!r}; "
+        "give a whole number of 1 to 20,000, and a bandwidth above 0 and below a million."
     )
 
 
@@ -171,3 +203,56 @@ def test_a_projection_that_was_damaged_or_comes_out_otherwise_is_refused():
         Projection.from_bytes(b"nonsense")
     with pytest.raises(StatisticsError, match="other random features here"):
         Projection.from_bytes(blob.replace(b'seed\\": 7', b'seed\\": 8'))
+
+
+def sealed(**changes: object) -> bytes:
+    """Bytes of a projection whose header says something else."""
+    sent = Projection(torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 0.5, 7)
+    header, tensors = tensors_from_bytes(sent.to_bytes(), format=FORMAT)
+    return tensors_to_bytes(tensors, **(header | changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_features": 1e400},
+        {"seed": 1e400},
+        {"num_features": "3"},
+        {"num_features": 3.0},
+        {"num_features": 3.9},
+        {"num_features": True},
+        {"seed": "7"},
+        {"seed": 7.0},
+        {"seed": 10**400},
+        {"seed": -1},
+        {"bandwidth": "0.5"},
+        {"bandwidth": 1e400},
+        {"num_features": 10**9},
+        {"digest": 1},
+    ],
+)
+def test_numbers_of_another_type_or_range_are_refused(changes):
+    with pytest.raises(StatisticsError, match=r"not a projection|other random features"):
+        Projection.from_bytes(sealed(**changes))
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"),
+    [
+        (torch.zeros(3), torch.ones(2)),
+        (torch.zeros(3, 1), torch.ones(3, 1)),
+        (torch.zeros(2).long(), torch.ones(2)),
+        (torch.tensor([0.0, math.nan]), torch.ones(2)),
+        (torch.zeros(2), torch.tensor([1.0, 0.0])),
+        (torch.zeros(2), torch.tensor([1.0, math.inf])),
+    ],
+)
+def test_layers_that_cannot_be(mean, std):
+    with pytest.raises(StatisticsError, match="random features: "):
+        Projection(mean, std, 5, 1.0, 0)
+
+
+def test_a_projection_of_too_many_weights_is_refused_before_they_are_drawn():
+    p = 10**6
+    with pytest.raises(StatisticsError, match="20,000 of 1,000,000 numbers take more than 100,000,000 weights"):
+        Projection(torch.zeros(p), torch.ones(p), 20_000, 1.0, 0)

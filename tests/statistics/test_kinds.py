@@ -14,7 +14,7 @@ from ccvr.core.errors import StatisticsError
 from ccvr.experiment.engine import LocalEngine
 from ccvr.experiment.pipeline import run
 from ccvr.experiment.setup import prepare
-from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import tensors_from_bytes, with_checksum
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS, Kind, find_kind, stands_for
 from ccvr.statistics.moments import ClassStatistics
@@ -89,9 +89,14 @@ def test_noisy_statistics_travel_though_no_samples_have_them(mine):
 
 def test_exact_statistics_with_such_numbers_are_refused(mine):
     noisy = statistics_of(*features(per_class=2), 3, kind=mine)
-    header, tensors = tensors_from_bytes(noisy.to_bytes(), format="ccvr-statistics/2")
-    header["kind"] = "pooled"
-    forged = tensors_to_bytes(tensors, **header)
+    header, tensors = tensors_from_bytes(noisy.to_bytes(), format="ccvr-statistics/3")
+    del header["checksum"]
+    factor = {"factor": torch.zeros(0)}
+    forged = with_checksum({**tensors, **factor}, **(header | {"kind": "diagonal"}))
+    with pytest.raises(StatisticsError, match="3 of 3 classes with scatter of shape"):
+        ClassStatistics.from_bytes(forged)
+    tensors.pop("scatter")
+    forged = with_checksum(tensors | factor, **(header | {"kind": "pooled"}))
     with pytest.raises(StatisticsError, match="a count that cannot be"):
         ClassStatistics.from_bytes(forged)
 

@@ -316,7 +316,7 @@ def test_merging_says_how_much_was_withheld():
     parts = [statistics_of(torch.randn(12, 2), y, 2, min_count=8) for _ in range(4)]
     merged = merge(parts)
     assert merged.withheld == 12
-    assert str(merged) == "full statistics of 36 samples, 12 more withheld: 1 of 2 classes, 2 features, 44 bytes"
+    assert str(merged) == "full statistics of 36 samples, 12 more withheld: 1 of 2 classes, 2 features, 52 bytes"
 
 
 # --- merge ------------------------------------------------------------------------------------------------------------
@@ -373,10 +373,11 @@ def test_bytes_of_any_kind_are_read():
 
 
 def test_a_client_s_means_take_no_square_of_memory():
-    """1,000 classes of 3,000 features: 24 MB of sums; second moments would be 72 GB."""
+    """1,000 classes of 3,000 features: 24 MB of sums; second moments of all classes would be 72 GB."""
     client = statistics_of(torch.randn(4, 3000), torch.tensor([1, 1, 7, 7]), 1000, kind="means")
-    assert client.second.numel() == 0
-    assert ClassStatistics.from_bytes(client.to_bytes()).second.numel() == 0
+    merged = merge([client, client.to_bytes(), client.to_bytes()])
+    assert merged.clients[7] == 3
+    assert len(merged.to_bytes()) == merged.num_bytes + 8 + int.from_bytes(merged.to_bytes()[:8], "little")
 
 
 def test_a_forged_projection_is_refused_when_it_meets_the_true_one():
@@ -384,7 +385,9 @@ def test_a_forged_projection_is_refused_when_it_meets_the_true_one():
     true = Projection(mean, std, 3, 0.5, 7)
     source = replace(SOURCE, projection=true.digest)
     parts = [
-        statistics_of(torch.randn(4, 3), torch.zeros(4).long(), 1, kind="kernel", source=source, projection=projection)
+        statistics_of(
+            torch.randn(4, 3).cos(), torch.zeros(4).long(), 1, kind="kernel", source=source, projection=projection
+        )
         for projection in (true, replace(true, mean=mean + 1))
     ]
     with pytest.raises(StatisticsError, match="different projections of the same name"):

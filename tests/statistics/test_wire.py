@@ -11,20 +11,22 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from ccvr.core.errors import StatisticsError
 from ccvr.models.random_features import Projection
+from ccvr.models.tensor_file import with_checksum
 from ccvr.statistics.collect import statistics_of
 from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.limits import MAX_COUNT
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.source import Source
-from ccvr.statistics.wire import FORMAT, MAX_COUNT, payload_bytes
+from ccvr.statistics.wire import FORMAT, payload_bytes
 
 laws = settings(deadline=None)
 many = settings(deadline=None, max_examples=300)
-SOURCE = Source(model="abc", head="fc", taps=("conv1", "conv2"), transform="tukey:0.5")
+SOURCE = Source(model="abc", head="fc", taps=("conv1", "conv2"), transform="signed-tukey:0.5")
 PROJECTION = Projection(torch.tensor([0.5, 1.0]).double(), torch.tensor([1.0, 2.0]).double(), 3, 0.5, 7)
 
 
@@ -106,18 +108,24 @@ def test_raw_sums_in_float32_would_not_survive_the_trip():
     assert np.abs(ClassStatistics.from_bytes(sent.to_bytes()).covariance(0).numpy() - pooled).max() < 1e-6
 
 
-def test_a_scatter_that_float32_would_break_travels_in_float64():
-    """Eight features carry all the spread of 2,000, from five samples: rounded to float32 that is no covariance."""
+def test_a_factor_in_float32_is_that_of_a_covariance_always():
+    """Eight features carry all the spread of 2,000, from five samples: rounded to float32, W itself would be none."""
     z = np.zeros((5, 2000))
     z[:, :8] = np.random.default_rng(2).standard_normal((5, 8))
     sent = statistics_of(torch.from_numpy(z), torch.zeros(5, dtype=torch.int64), 1)
-    with pytest.raises(StatisticsError, match="indefinite"):
-        ClassStatistics.from_bytes(sent.to_bytes(dtype=torch.float32))
-    assert load(sent.to_bytes())["scatter"].dtype == torch.float64
+    assert load(sent.to_bytes())["factor"].dtype == torch.float32
     received = ClassStatistics.from_bytes(sent.to_bytes())
     assert torch.equal(received.count, sent.count)
-    easy = statistics_of(torch.randn(50, 4), torch.zeros(50, dtype=torch.int64), 1)
-    assert load(easy.to_bytes())["scatter"].dtype == torch.float32
+    exact = sent.scatter(0)
+    assert (received.scatter(0) - exact).abs().max() <= 1e-6 * exact.abs().max()
+
+
+def test_features_below_what_float32_holds_travel_in_float64():
+    z = 1e-40 * torch.randn(9, 3, dtype=torch.float64)
+    sent = statistics_of(z, torch.zeros(9, dtype=torch.int64), 1)
+    assert load(sent.to_bytes())["factor"].dtype == torch.float64
+    exact = sent.scatter(0)
+    assert (ClassStatistics.from_bytes(sent.to_bytes()).scatter(0) - exact).abs().max() <= 1e-12 * exact.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["full", "pooled"])
@@ -125,19 +133,17 @@ def test_features_that_hardly_vary_pass(kind):
     """What is left of them when the mean is taken away is mostly rounding, and indefinite."""
     rng = np.random.default_rng(3)
     labels = torch.arange(60) % 2
+    base, scale = np.linspace(5, 9, 40), np.linspace(1e-5, 2e-5, 40)
     clients = [
-        statistics_of(torch.from_numpy(5 + 1e-5 * rng.standard_normal((60, 1)).repeat(40, 1)), labels, 2, kind=kind)
+        statistics_of(torch.from_numpy(base + rng.standard_normal((60, 1)) * scale), labels, 2, kind=kind)
         for _ in range(3)
     ]
     merged = merge(clients)
     scatter = scatters(merged)[0]
     assert torch.linalg.eigvalsh(scatter).min() < -1e-5 * scatter.trace() / 40, "else this shows nothing"
-    blob = merged.to_bytes()
-    assert torch.equal(ClassStatistics.from_bytes(blob).count, merged.count)
-    forged = load(blob)
-    forged["scatter"][:, 1] *= 1.2  # more than two features can have in common
-    with pytest.raises(StatisticsError, match="indefinite"):
-        ClassStatistics.from_bytes(save(forged, metadata=header_of(blob)["__metadata__"]))
+    received = ClassStatistics.from_bytes(merged.to_bytes())
+    assert torch.equal(received.count, merged.count)
+    assert torch.linalg.eigvalsh(scatters(received)[0]).min() > -1e-9 * scatter.trace() / 40
 
 
 @laws
@@ -150,15 +156,19 @@ def test_only_what_is_there_travels_and_its_size_is_known(sent):
     payload = sum(end - start for start, end in (entry["data_offsets"] for entry in entries.values()))
     (length,) = struct.unpack("<Q", blob[:8])
     assert payload == len(blob) - 8 - length == sent.num_bytes
-    assert sent.num_bytes == payload_bytes(sent.kind, len(present), sent.num_features)
+    assert sent.num_bytes == payload_bytes(sent.kind, sent.count, sent.num_features)
     assert length < 800
 
 
 def test_sizes_of_the_kinds_at_paper_scale():
     """MobileNetV2 on CIFAR-100, all classes, and 2,000 random features: bytes that one client sends."""
-    sizes = {kind: payload_bytes(kind, 100, 1280) for kind in ("full", "pooled", "diagonal", "means")}
+    many = [2000] * 100
+    sizes = {kind: payload_bytes(kind, many, 1280) for kind in ("full", "pooled", "diagonal", "means")}
     assert sizes == {"full": 328_961_600, "pooled": 4_304_960, "diagonal": 1_537_600, "means": 1_025_600}
-    assert payload_bytes("kernel", 10, 2000) == 8_164_160
+    few = [25] * 100
+    sizes = {kind: payload_bytes(kind, few, 1280) for kind in ("full", "pooled", "diagonal", "means")}
+    assert sizes == {"full": 13_203_200, "pooled": 4_304_960, "diagonal": 1_537_600, "means": 1_025_600}
+    assert payload_bytes("kernel", [200] * 10, 2000) == 8_164_160 - 4 * 10 * 11 // 2
 
 
 def test_a_client_without_samples_sends_a_header_only():
@@ -170,7 +180,7 @@ def test_a_client_without_samples_sends_a_header_only():
 def test_a_class_with_one_sample_has_a_scatter_of_exact_zeros():
     one = statistics_of(torch.tensor([[0.1, 1 / 3, 1e5]]), torch.tensor([1]), 3)
     assert not one.scatter(1).any()
-    assert not load(one.to_bytes())["scatter"].any()
+    assert not len(load(one.to_bytes())["factor"])
 
 
 def test_equal_samples_have_no_scatter():
@@ -184,7 +194,7 @@ def test_merged_means_keep_the_spread_among_clients():
         statistics_of(torch.from_numpy(rng.standard_normal((4, 3)) + k), torch.tensor([0, 0, 1, 1]), 2, kind="means")
         for k in range(5)
     ]
-    assert "scatter" not in load(parts[0].to_bytes())
+    assert not len(load(parts[0].to_bytes())["factor"])
     merged = merge(part.to_bytes() for part in parts)
     again = ClassStatistics.from_bytes(merged.to_bytes(dtype=torch.float64))
     assert again.clients.tolist() == [5, 5]
@@ -194,7 +204,7 @@ def test_merged_means_keep_the_spread_among_clients():
 
 def kernel_statistics() -> ClassStatistics:
     source = replace(SOURCE, projection=PROJECTION.digest)
-    z = torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    z = torch.randn(9, 3, generator=torch.Generator().manual_seed(0)).cos()
     return statistics_of(z, torch.arange(9) % 2, 2, kind="kernel", source=source, projection=PROJECTION)
 
 
@@ -215,7 +225,8 @@ METADATA = json.loads(header_of(BLOB)["__metadata__"]["ccvr"])
 
 
 def foreign(tensors: dict[str, torch.Tensor], metadata: dict[str, object]) -> bytes:
-    return save(tensors, {"ccvr": json.dumps(metadata)})
+    """Bytes with a checksum of their own, as a hostile client would give them."""
+    return with_checksum(tensors, **{name: value for name, value in metadata.items() if name != "checksum"})
 
 
 def framed(header: object) -> bytes:
@@ -265,7 +276,7 @@ FIELDS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 
 
 @many
-@given(st.sampled_from(sorted(METADATA)), FIELDS)
+@given(st.sampled_from(sorted({*METADATA} - {"checksum"})), FIELDS)
 def test_any_value_in_any_field_of_the_header_is_read_or_refused(name, value):
     try:
         received = ClassStatistics.from_bytes(foreign(TENSORS, METADATA | {name: value}))
@@ -276,22 +287,23 @@ def test_any_value_in_any_field_of_the_header_is_read_or_refused(name, value):
 
 @many
 @given(st.lists(st.tuples(st.integers(0, len(BLOB) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-def test_altered_bytes_are_read_or_refused(changes):
-    """A changed digit may pass as another digit; what must not happen is any other error, or numbers out of bounds."""
+def test_altered_bytes_are_refused(changes):
     altered = bytearray(BLOB)
     for position, value in changes:
         altered[position] = value
-    try:
-        received = ClassStatistics.from_bytes(bytes(altered))
-    except StatisticsError:
+    if bytes(altered) == BLOB:
         return
-    assert (received.count >= 0).all()
-    assert received.total.isfinite().all()
-    for label in range(received.num_classes):
-        assert torch.linalg.eigvalsh(received.scatter(label)).min() >= -1e-4 * received.scatter(label).trace()
+    with pytest.raises(StatisticsError, match="these bytes are not class statistics"):
+        ClassStatistics.from_bytes(bytes(altered))
 
 
-INDEFINITE = torch.tensor([[1.0, 2.0, 0.0, 1.0, 0.0, 1.0]] * 3)
+def test_every_single_flipped_bit_is_refused():
+    for position in range(8 * len(BLOB)):
+        altered = bytearray(BLOB)
+        altered[position // 8] ^= 1 << position % 8
+        with pytest.raises(StatisticsError):
+            ClassStatistics.from_bytes(bytes(altered))
+
 
 REFUSED = {
     "classes beyond the last": ({}, {"num_classes": 4}, "classes [0, 1, 4] of 4: outside, twice or not in order"),
@@ -299,14 +311,11 @@ REFUSED = {
     "too many classes": ({}, {"num_classes": 10**9}, "1000000000 classes of 3 features"),
     "no classes": ({}, {"num_classes": 0}, "0 classes of 3 features"),
     "another width": ({}, {"num_features": 2}, "3 of 5 classes with mean of shape [3, 3]"),
-    "too large": ({}, {"num_features": 40_000, "num_classes": 10}, "full statistics of 10 classes and 40000 features"),
-    "merged means too large": (
-        {"clients": torch.tensor([2, 2, 2])},
-        {"kind": "means", "num_classes": 10**6, "num_features": 60},
-        "means statistics of 1000000 classes and 60 features are too large",
-    ),
+    "too many features": ({}, {"num_features": 10**6}, "5 classes of 1000000 features"),
+    "a truth for a number": ({}, {"num_classes": True}, "True classes of 3 features"),
+    "another number": ({}, {"num_classes": 5.0}, "5.0 classes of 3 features"),
     "unknown kind": ({}, {"kind": "fuller"}, "unknown kind 'fuller'"),
-    "another kind": ({}, {"kind": "pooled"}, "3 of 5 classes with scatter of shape [3, 6]"),
+    "another kind": ({}, {"kind": "pooled"}, "factors of 15 numbers, where the counts allow 6"),
     "unknown version": ({}, {"format": "ccvr-statistics/9"}, "the format is 'ccvr-statistics/9', this version reads"),
     "unknown transform": ({}, {"transform": "log"}, 'no feature transform "log"'),
     "taps that are none": ({}, {"taps": [1]}, "a source that is not text"),
@@ -316,7 +325,7 @@ REFUSED = {
     "classes out of order": ({"classes": torch.tensor([1, 0, 4])}, {}, "classes [1, 0, 4] of 5: outside, twice"),
     "classes as floats": ({"classes": torch.tensor([0.0, 1, 4])}, {}, "classes of type float32, not int64"),
     "means in float32": ({"mean": TENSORS["mean"].float()}, {}, "mean of type float32, not float64"),
-    "scatter in float16": ({"scatter": TENSORS["scatter"].half()}, {}, "scatter of type float16, not float32 or"),
+    "factor in float16": ({"factor": TENSORS["factor"].half()}, {}, "factor of type float16, not float32 or"),
     "a count of 0": ({"count": torch.tensor([3, 0, 3])}, {}, "a count that cannot be"),
     "a negative count": ({"count": torch.tensor([3, -3, 3])}, {}, "a count that cannot be"),
     "an absurd count": ({"count": torch.tensor([3, 2**60, 3])}, {}, "more than 1,000,000,000 samples of a class from"),
@@ -330,21 +339,37 @@ REFUSED = {
     "more clients than samples": ({"clients": torch.tensor([4, 1, 1])}, {}, "a count that cannot be"),
     "a mean of NaN": ({"mean": TENSORS["mean"] * torch.nan}, {}, "a mean is not finite"),
     "an absurd mean": ({"mean": TENSORS["mean"] * 1e30}, {}, "a mean is as large as "),
-    "an infinite scatter": ({"scatter": TENSORS["scatter"] * torch.inf}, {}, "the scatter of class 0 is not finite"),
-    "an absurd scatter": (
-        {"scatter": TENSORS["scatter"].double() * 1e30},
+    "an infinite factor": ({"factor": TENSORS["factor"] * torch.inf}, {}, "a factor is not finite"),
+    "an absurd factor": ({"factor": TENSORS["factor"].double() * 1e30}, {}, "a factor is as large as "),
+    "a large factor": ({"factor": TENSORS["factor"].double() * 1e6}, {}, "the root mean square of a feature is "),
+    "more directions than samples": (
+        {"factor": torch.eye(3)[None].expand(3, 3, 3).reshape(-1)},
         {},
-        "the scatter of class 0 is as large as ",
+        "factors of 27 numbers, where the counts allow 15",
     ),
-    "a negative scatter": ({"scatter": -TENSORS["scatter"]}, {}, "the scatter of class 0 is not that of any features"),
-    "an indefinite scatter": ({"scatter": INDEFINITE}, {}, "the scatter of class 0 is not that of any features"),
-    "spread of one sample": ({"count": torch.tensor([1, 3, 3])}, {}, "the scatter of class 0 is not zero for a single"),
+    "spread of one sample": (
+        {"count": torch.tensor([1, 3, 3])},
+        {},
+        "factors of 15 numbers, where the counts allow 10",
+    ),
+    "negative means of tukey": (
+        {"mean": -TENSORS["mean"] - 1},
+        {"transform": "tukey:0.5"},
+        "a mean is -536, and no such feature is below 0",
+    ),
+    "a spread that tukey cannot have": (
+        {"mean": TENSORS["mean"] * 1e-3},
+        {"transform": "tukey:0.5"},
+        "features that are not below 0 spread further than their sums allow",
+    ),
     "a missing tensor": ({"count": None}, {}, "3 of 5 classes with count of shape None"),
     "a tensor too many": ({"extra": torch.zeros(3)}, {}, "3 of 5 classes with extra of shape [3]"),
-    "a scatter cut": (
-        {"scatter": TENSORS["scatter"][:, :5].contiguous()},
+    "a factor cut": ({"factor": TENSORS["factor"][:-1]}, {}, "factors of 14 numbers, where the counts allow 15"),
+    "a factor of two axes": ({"factor": TENSORS["factor"][None]}, {}, "3 of 5 classes with factor of shape [1, 15]"),
+    "a scatter for a factor": (
+        {"factor": None, "scatter": torch.zeros(3, 6)},
         {},
-        "3 of 5 classes with scatter of shape [3, 5]",
+        "3 of 5 classes with factor of shape None",
     ),
 }
 
@@ -356,9 +381,10 @@ def test_sums_of_the_largest_clients_are_read(kind):
     count = torch.where(client.count > 0, MAX_COUNT, 0)
     scale = count / client.count.clamp(min=1)
     by_class = scale.view(-1, *[1] * (client.second.dim() - 1)) if KINDS[kind].by_class else scale.max()
-    second = client.second * by_class if client.second.numel() else client.second
-    largest = replace(client, count=count, total=client.total * scale.unsqueeze(1), second=second)
-    largest = replace(largest, withheld=torch.tensor(MAX_COUNT))
+    sums = (client.total * scale.unsqueeze(1), client.second * by_class if kind != "means" else client.second[:0])
+    withheld = torch.tensor(MAX_COUNT)
+    largest = ClassStatistics.of_sums(kind, SOURCE, count, *sums, client.clients, withheld)
+    largest = largest.with_rows_of_means() if kind == "means" else largest
     merged = merge([ClassStatistics.from_bytes(largest.to_bytes())] * 3)
     again = ClassStatistics.from_bytes(merged.to_bytes(dtype=torch.float64))
     assert again.count.tolist() == [3 * 10**9] * 4 + [0]
@@ -377,32 +403,27 @@ def test_what_no_client_of_ours_sends(case):
 
 SIZES = """
 import resource, sys
-import torch
-from ccvr.statistics.moments import ClassStatistics
+import ccvr
+from ccvr.statistics.merge import merge
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-try:
-    ClassStatistics.from_bytes(sys.stdin.buffer.read())
-except Exception as error:
-    print(type(error).__name__, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+blob = sys.stdin.buffer.read()
+merged = ccvr.merge([blob, blob])
+assert not merged.num_bytes
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-@pytest.mark.parametrize("kind", ["full", "pooled", "means"])
-def test_a_small_blob_that_claims_much_is_refused_before_memory_is_asked_for(kind):
-    """In a process of its own, whose peak memory is the whole measure."""
+@pytest.mark.parametrize("kind", ["full", "pooled", "means", "diagonal"])
+def test_a_small_blob_that_claims_much_takes_no_memory(kind):
+    """In a process of its own, whose peak memory is the whole measure: 14 MB are the counts of 900,000 classes."""
     claims = METADATA | {"kind": kind, "num_classes": 900_000, "num_features": 90_000}
     nothing = {name: tensor[:0] for name, tensor in TENSORS.items()} | {"mean": torch.zeros(0, 90_000).double()}
-    nothing.pop("scatter")
-    if kind == "means":
-        claims |= {"num_classes": 3}
-        nothing = {"classes": torch.tensor([0]), "count": torch.tensor([2]), "mean": torch.zeros(1, 90_000).double()}
-        nothing |= {"clients": torch.tensor([2]), "scatter": torch.zeros(1, 7)}
+    if kind == "diagonal":
+        nothing.pop("factor")
     done = subprocess.run(
         [sys.executable, "-c", SIZES], input=foreign(nothing, claims), capture_output=True, timeout=120, check=True
     )
-    error, kilobytes = done.stdout.split()
-    assert error == b"StatisticsError"
-    assert int(kilobytes) < 20_000
+    assert int(done.stdout) < 60_000
 
 
 KERNEL_BLOB = kernel_statistics().to_bytes()
@@ -436,19 +457,16 @@ BLOBS = {
 
 @many
 @given(st.sampled_from(sorted(BLOBS)), st.data())
-def test_damage_to_any_kind_is_read_or_refused(kind, data):
+def test_damage_to_any_kind_is_refused(kind, data):
     blob = bytearray(BLOBS[kind])
     for _ in range(data.draw(st.integers(1, 4))):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
     if data.draw(st.booleans()):
         blob = blob[: data.draw(st.integers(0, len(blob)))]
-    try:
-        received = ClassStatistics.from_bytes(bytes(blob))
-    except StatisticsError:
+    if bytes(blob) == BLOBS[kind]:
         return
-    assert (received.count >= 0).all()
-    assert received.total.isfinite().all()
-    assert received.second.isfinite().all()
+    with pytest.raises(StatisticsError):
+        ClassStatistics.from_bytes(bytes(blob))
 
 
 def test_what_the_server_does_not_expect_is_refused_before_it_is_unpacked(monkeypatch):

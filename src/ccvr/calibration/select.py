@@ -9,7 +9,7 @@ import torch
 from ccvr.core.errors import CalibrationError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.models.scoring import ClassCounts
-from ccvr.statistics.wire import MAX_COUNT
+from ccvr.statistics.limits import MAX_COUNT
 
 Candidate = TypeVar("Candidate")
 

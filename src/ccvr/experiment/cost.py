@@ -27,7 +27,7 @@ from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.split import SplitModel
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
 from ccvr.models.taps import find_taps, reading
-from ccvr.statistics.wire import payload_bytes
+from ccvr.statistics.wire import most_bytes
 from ccvr.training.local import train_client
 from ccvr.training.moments import moment_sums
 from ccvr.training.rounds import first_state, sent_state
@@ -87,7 +87,7 @@ def estimate(spec: Spec) -> Cost:
         step=decided(spec, model).training.step,
         model_bytes=state,
         traffic_bytes=(client.bytes_down + client.bytes_up) * cohort * spec.training.rounds,
-        statistics_bytes=spec.partition.num_clients * _statistics_bytes(calibrations, model, size),
+        statistics_bytes=_statistics_bytes(calibrations, spec, model, size),
         shared_bytes=spec.partition.num_clients * _shared(spec, size) * _sample_bytes(size),
         revision_bytes=_moments_bytes(spec, model, state) + _heads_bytes(spec, model, size, state),
     )
@@ -104,8 +104,8 @@ def _heads_bytes(spec: Spec, model: SplitModel, size: Extent, model_bytes: int) 
     if not spec.calibration.every:
         return 0
     number = (spec.training.rounds - 1) // spec.calibration.every
-    sent = _statistics_bytes([parse_calibration(spec.calibration.between_method)], model, size)
-    return number * spec.partition.num_clients * (model_bytes + sent)
+    sent = _statistics_bytes([parse_calibration(spec.calibration.between_method)], spec, model, size)
+    return number * (spec.partition.num_clients * model_bytes + sent)
 
 
 def training_samples(spec: Spec) -> int:
@@ -184,8 +184,8 @@ def _model(spec: Spec, size: Extent) -> SplitModel:
     return model
 
 
-def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, size: Extent) -> int:
-    """What a client with all classes sends for all calibrations; what two have in common once."""
+def _statistics_bytes(calibrations: Sequence[Calibration], spec: Spec, model: SplitModel, size: Extent) -> int:
+    """What all clients send at most for all calibrations, however the samples are split; what two share once."""
     payloads: dict[tuple[object, ...], int] = {}
     example = rows_of(size.inputs, slice(2))
     for calibration in calibrations:
@@ -198,7 +198,7 @@ def _statistics_bytes(calibrations: Sequence[Calibration], model: SplitModel, si
         for request, number in method.exchanges(width):
             projected = method if request.kind == "kernel" else None  # random features are each method's own
             key = request.kind, request.transform, request.taps, number, projected
-            payloads[key] = payload_bytes(request.kind, size.num_classes, number)
+            payloads[key] = most_bytes(request.kind, size.train, spec.partition.num_clients, size.num_classes, number)
     return sum(payloads.values())
 
 

@@ -63,8 +63,9 @@ def statistics_bytes(setup: Setup, given: ClassStatistics | tuple[Tensor, Tensor
     if not isinstance(given, ClassStatistics):
         z, _ = given
         return len(z) * (4 * z.shape[1] + 8)
-    present = (setup.label_counts >= max(min_count, 1)).sum(1).tolist()
-    sent = sum(payload_bytes(given.kind, number, given.num_features) for number in present)
+    owned = torch.from_numpy(setup.label_counts)
+    counts = torch.where(owned >= max(min_count, 1), owned, 0)
+    sent = sum(payload_bytes(given.kind, client, given.num_features) for client in counts)
     if given.projection is not None:  # the first exchange
-        sent += sum(payload_bytes("diagonal", number, len(given.projection.mean)) for number in present)
+        sent += sum(payload_bytes("diagonal", client, len(given.projection.mean)) for client in counts)
     return sent

@@ -20,9 +20,10 @@ from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.statistics.collect import Batches, collect_request, read_features
+from ccvr.statistics.limits import MAX_COUNT
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
-from ccvr.statistics.wire import MAX_COUNT, payload_bytes
+from ccvr.statistics.wire import payload_bytes
 from ccvr.training.moments import require_sums
 
 HELLO, STATISTICS, SCORES, PERSONAL = "ccvr_hello", "ccvr_statistics", "ccvr_scores", "ccvr_personal"
@@ -64,11 +65,17 @@ def expected(model: nn.Module, example: Inputs, head: str, request: Request) -> 
     """What an honest client's statistics are like, from inputs [B, …] on which the features are finite."""
     weight = model.get_submodule(head).weight
     assert isinstance(weight, Tensor)
-    cheap = request.kind if request.projection is not None else "means"  # the others would cost much memory
+    cheap = request.kind if request.projection is not None else "means"  # a user's own kind may cost much memory
     labels = torch.zeros(num_rows(example), dtype=torch.int64)
     asked = replace(request, kind=cheap, min_count=0)
     found = collect_request(model, [(example, labels)], len(weight), asked, head=head)
-    return replace(found, kind=request.kind)
+    return ClassStatistics.zeros(  # of no samples: the example need not have the magnitudes of the clients' inputs
+        found.num_classes,
+        found.num_features,
+        kind=request.kind,
+        source=found.source,
+        projection=found.projection,
+    )
 
 
 def ask_statistics(
@@ -103,9 +110,14 @@ def ask_statistics(
         f"query.{STATISTICS}",
         dict.fromkeys(federation.nodes, content),
         read,
-        at_once=max(2, ROOM // payload_bytes(request.kind, like.num_classes, like.num_features)),
+        at_once=max(2, ROOM // _most_bytes(request.kind, like.num_features, owned)),
     )
     return (answer for answer in answers if answer is not None)
+
+
+def _most_bytes(kind: str, num_features: int, owned: Owned) -> int:
+    """The bytes of the largest client."""
+    return max((payload_bytes(kind, counts, num_features) for counts in owned.values()), default=0) or 1
 
 
 def _require_owned(count: Tensor, owned: Tensor) -> None:

@@ -20,10 +20,10 @@ from ccvr.models.find import find_head
 from ccvr.models.heads import Head
 from ccvr.models.split import under_new_head
 from ccvr.statistics.kinds import stands_for
+from ccvr.statistics.limits import MAX_COUNT
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
-from ccvr.statistics.wire import MAX_COUNT
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Named tensors and a header as bytes: the one layout of checkpoints, heads, models and statistics."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,8 @@ from ccvr.models.state import Tensors, require_tensors
 KEY = "ccvr"
 MAX_HEADER = 10**7
 """Bytes of a header that is read at all."""
+UNKNOWN = "0" * 64
+"""Stands for the checksum while it is computed."""
 
 
 class UnreadableTensors(ValueError):
@@ -28,7 +31,43 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor], *, format: str, **header: An
     return save(plain, {KEY: json.dumps({"format": format, **header})})
 
 
-def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Tensors]:
+def with_checksum(tensors: Mapping[str, Tensor], *, format: str, **header: Any) -> bytes:
+    """The same with a SHA-256 over the whole file in its header, against accidents. It is no signature."""
+    blob = bytearray(tensors_to_bytes(tensors, format=format, checksum=UNKNOWN, **header))
+    start = _place_of_checksum(blob, UNKNOWN)
+    blob[start : start + len(UNKNOWN)] = _checksum(blob, start).encode()
+    return bytes(blob)
+
+
+def require_checksum(blob: bytes, header: Mapping[str, Any]) -> None:
+    """Refuse bytes of ``with_checksum`` of which any bit was changed.
+
+    Raises:
+        UnreadableTensors: there is no checksum, or it is that of other bytes.
+    """
+    stated = header.get("checksum")
+    start = _place_of_checksum(blob, stated) if isinstance(stated, str) and len(stated) == len(UNKNOWN) else -1
+    if start < 0 or _checksum(blob, start) != stated:
+        raise UnreadableTensors("the checksum is not that of these bytes: they were changed on their way")
+
+
+def _place_of_checksum(blob: bytes | bytearray, stated: str) -> int:
+    """Where the checksum stands in the header; −1 if it does not."""
+    written = b'\\"checksum\\": \\"'
+    found = blob.find(written + stated.encode("ascii", "replace"), 0, 8 + header_length(blob))
+    return found if found < 0 else found + len(written)
+
+
+def _checksum(blob: bytes | bytearray, start: int) -> str:
+    """SHA-256 of the bytes, with zeros where the checksum itself stands."""
+    whole = memoryview(blob)
+    digest = hashlib.sha256(whole[:start])
+    digest.update(UNKNOWN.encode())
+    digest.update(whole[start + len(UNKNOWN) :])
+    return digest.hexdigest()
+
+
+def tensors_from_bytes(blob: bytes, *, format: str | tuple[str, ...]) -> tuple[dict[str, Any], Tensors]:
     """The header and the tensors of bytes in that ``format``."""
     header, _ = read_header(blob, format=format)
     try:
@@ -37,21 +76,24 @@ def tensors_from_bytes(blob: bytes, *, format: str) -> tuple[dict[str, Any], Ten
         raise UnreadableTensors(str(error)) from error
 
 
-def header_length(start: bytes) -> int:
+def header_length(start: bytes | bytearray, most: int = MAX_HEADER) -> int:
     """Bytes of the header that follows the first eight; 0 for one that is too long to be ours."""
     length = int.from_bytes(start[:8], "little")
-    return length if length <= MAX_HEADER else 0
+    return length if length <= most else 0
 
 
-def read_header(blob: bytes, *, format: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
-    """The header and the tensors' shapes, without making any tensor."""
+def read_header(
+    blob: bytes, *, format: str | tuple[str, ...], most: int = MAX_HEADER
+) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """The header of at most so many bytes and the tensors' shapes, without making any tensor."""
+    known = (format,) if isinstance(format, str) else format
     try:
-        entries: Any = json.loads(blob[8 : 8 + header_length(blob)])
+        entries: Any = json.loads(blob[8 : 8 + header_length(blob, most)])
         header = json.loads(entries["__metadata__"][KEY])
         shapes = {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise UnreadableTensors(f"no header of ours: {error}") from error
-    if not isinstance(header, dict) or header.get("format") != format:
+    if not isinstance(header, dict) or header.get("format") not in known:
         found = header.get("format") if isinstance(header, dict) else header
-        raise UnreadableTensors(f"the format is {found!r}, this version reads {format!r}")
+        raise UnreadableTensors(f"the format is {found!r}, this version reads {' and '.join(map(repr, known))}")
     return header, shapes

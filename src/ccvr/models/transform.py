@@ -1,5 +1,6 @@
 """Feature transforms that make features more Gaussian before the head reads them."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,6 +32,11 @@ class FeatureTransform:
     def is_steep(self) -> bool:
         """Whether the slope at 0 is infinite."""
         return self.kind != "none" and self.power < 1
+
+    @property
+    def lowest(self) -> float:
+        """What no transformed feature is below."""
+        return 0.0 if self.kind == "tukey" else -math.inf
 
     def __call__(self, z: Tensor) -> Tensor:
         if self.kind == "none":

@@ -9,9 +9,7 @@ from ccvr.statistics.kinds import find_kind
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
 from ccvr.statistics.source import Source
-
-BLOCK = 256
-"""Rows of a class that wait until they are added: a matrix product of few rows is slow."""
+from ccvr.statistics.squares import BLOCK, Rows, Squares
 
 
 class Accumulator:
@@ -58,25 +56,28 @@ class Accumulator:
         sums.withheld.add_(sums.count[small].sum())
         sums.count[small] = 0
         sums.clients.copy_(sums.count > 0)
-        return self._kind.finish(sums, rng=np.random.default_rng() if rng is None else rng)
+        statistics = self._kind.finish(sums, rng=np.random.default_rng() if rng is None else rng)
+        return statistics.with_rows_of_means() if self._kind.made_of_means else statistics
 
     def _of_width(self, num_features: int) -> ClassStatistics:
         if self._sums is None:
-            self._sums = ClassStatistics.zeros(
-                self.num_classes,
-                num_features,
-                kind=self.request.kind,
-                source=self.source,
-                projection=self.request.projection,
+            kind, source, projection = self.request.kind, self.source, self.request.projection
+            zeros = ClassStatistics.zeros(
+                self.num_classes, num_features, kind=kind, source=source, projection=projection
             )
+            self._sums = zeros.with_room()
         return self._sums
 
     def _add(self, sums: ClassStatistics, label: int) -> None:
-        if self._waiting[label]:
-            rows = self._kind.prepare(torch.cat(self._waiting[label]).to(torch.float64))
-            self._waiting[label].clear()
-            sums.total[label] += rows.sum(0)
+        if not self._waiting[label]:
+            return
+        rows = self._kind.prepare(torch.cat(self._waiting[label]).to(torch.float64))
+        self._waiting[label].clear()
+        sums.total[label] += rows.sum(0)
+        if not isinstance(sums.seconds, Squares):
             self._kind.add(sums.second, label, rows)
+        elif not self._kind.made_of_means:
+            sums.seconds.block(label if self._kind.by_class else 0).add_rows(Rows.of_samples(rows, label))
 
     def _usable_labels(self, z: Tensor, y: Tensor) -> Tensor:
         # Indexing would take label -1 for the last class, and one NaN would spoil the merged statistics of everybody.

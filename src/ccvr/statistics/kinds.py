@@ -7,7 +7,6 @@ the class means are taken out (what travels) and put back.
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
@@ -22,7 +21,7 @@ class Kind:
 
     description = "Σ z zᵀ of each class: one covariance per class."
     square = True
-    """Whether the last two axes of ``second`` are a symmetric matrix, of which a triangle travels."""
+    """Whether the last two axes of ``second`` are a symmetric matrix."""
     by_class = True
     """Whether the first axis of ``second`` is the class."""
     made_of_means = False
@@ -36,13 +35,20 @@ class Kind:
     stands_for = ""
     """The kind of ours that it takes the place of, for calibrators; nothing for ours."""
 
+    @property
+    def factored(self) -> bool:
+        """Whether samples are kept as rows, and the scatter travels as a factor. It must be that of plain samples."""
+        changed = any(getattr(type(self), name).__module__ != __name__ for name in ("shape", "add", "finish"))
+        return self.square and (self.made_of_means or (self.exact and not changed))
+
+    @property
+    def has_matrices(self) -> bool:
+        """Whether there is Σ z zᵀ of each class, of which pooled and diagonal statistics are parts."""
+        return self.square and self.by_class and not self.made_of_means
+
     def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
         """The shape of ``second``, of one client."""
         return num_classes, num_features, num_features
-
-    def merged_shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
-        """The shape of ``second`` of several clients."""
-        return self.shape(num_classes, num_features)
 
     def prepare(self, z: Tensor) -> Tensor:
         """What enters the sums of features z [B, d]; a kind with noise bounds their norm here."""
@@ -65,12 +71,6 @@ class Kind:
         """How many things the scatter of each class is of; of a single one it is zero."""
         return count
 
-    def reduced(self, second: Tensor, to: str) -> Tensor | None:
-        """``second`` as a smaller kind; None where it cannot be had."""
-        if to == "pooled":
-            return second.sum(0)
-        return torch.diagonal(second, dim1=1, dim2=2).contiguous() if to == "diagonal" else None
-
 
 def _root_scaled(count: Tensor, total: Tensor) -> Tensor:
     return total / count.clamp(min=1).double().sqrt().unsqueeze(1)
@@ -90,9 +90,6 @@ class Pooled(Kind):
         scaled = _root_scaled(count, total)
         return scaled.T @ scaled
 
-    def reduced(self, second: Tensor, to: str) -> Tensor | None:
-        return None
-
 
 class Diagonal(Kind):
     description = "Σ z² of each class: variances of the features."
@@ -107,9 +104,6 @@ class Diagonal(Kind):
     def of_means(self, count: Tensor, total: Tensor) -> Tensor:
         return total.square() / count.clamp(min=1).unsqueeze(1)
 
-    def reduced(self, second: Tensor, to: str) -> Tensor | None:
-        return None
-
 
 class Means(Kind):
     description = "Means of each class alone; the server makes Σ_k n_kc mu_kc mu_kcᵀ of them."
@@ -119,17 +113,11 @@ class Means(Kind):
     def shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
         return (0,)
 
-    def merged_shape(self, num_classes: int, num_features: int) -> tuple[int, ...]:
-        return num_classes, num_features, num_features
-
     def add(self, second: Tensor, label: int, z: Tensor) -> None:
         pass
 
     def spread_over(self, count: Tensor, clients: Tensor) -> Tensor:
         return clients
-
-    def reduced(self, second: Tensor, to: str) -> Tensor | None:
-        return None
 
 
 class RandomPooled(Pooled):

@@ -3,24 +3,51 @@
 from collections.abc import Callable, Iterable
 
 from ccvr.core.errors import StatisticsError
+from ccvr.statistics.limits import MAX_COUNT, require_claims
 from ccvr.statistics.moments import ClassStatistics
 
 Refusal = Callable[[StatisticsError], None]
 
 
 def merge(
-    parts: Iterable[ClassStatistics | bytes], *, like: ClassStatistics | None = None, refused: Refusal | None = None
+    parts: Iterable[ClassStatistics | bytes],
+    *,
+    like: ClassStatistics | None = None,
+    refused: Refusal | None = None,
+    max_count: int = MAX_COUNT,
+    max_clients: int | None = None,
 ) -> ClassStatistics:
     """All clients' statistics, folded one at a time; bytes are read as ``from_bytes`` reads them.
 
-    Without ``refused`` the first part that does not fit is an error. With it, it is called with the error, the part is
-    left out, and what was merged stays as it was. ``like``: the server's own statistics, say of one random batch;
-    without them the first part says what the others must be, and a hostile first client shuts out everybody.
+    Args:
+        parts: statistics, or their bytes.
+        like: the server's own statistics, say of one random batch. Without them the first part says what the others
+            must be, and a hostile first client shuts out everybody. They also bound means and spreads.
+        refused: called with the error of each part that does not fit, which is left out; what was merged stays as it
+            was. Without it the first such part is an error.
+        max_count: samples of one class that one part may hold.
+        max_clients: clients that one part may be of. Without it bytes are of one client, and statistics of any number;
+            a server of servers passes how many clients stand behind each.
+
+    Returns:
+        The sum.
+
+    Raises:
+        StatisticsError: a part does not fit and ``refused`` is not given, or there is none.
+
+    Example:
+        >>> import torch
+        >>> import ccvr
+        >>> part = ccvr.statistics_of(torch.eye(3), torch.tensor([0, 0, 1]))
+        >>> ccvr.merge([part, part.to_bytes()], max_count=100).count
+        tensor([4, 2])
     """
     total: ClassStatistics | None = None
     for part in parts:
         try:
-            statistics = _read(part, like if total is None else total)
+            statistics = _read(part, total, like)
+            most = 1 if max_clients is None and statistics is not part else max_clients
+            require_claims(statistics.count, statistics.clients, max_count, most)
             if total is None:
                 total = statistics.copy() if statistics is part else statistics
             else:
@@ -34,14 +61,17 @@ def merge(
     return total
 
 
-def _read(part: object, like: ClassStatistics | None) -> ClassStatistics:
+def _read(part: object, total: ClassStatistics | None, like: ClassStatistics | None) -> ClassStatistics:
     """Statistics, or those in bytes, that are ``like`` others."""
     if isinstance(part, ClassStatistics):
         statistics = part
+        if like is not None:
+            like.require_expected(statistics)
     elif isinstance(part, bytes | bytearray | memoryview):
-        statistics = ClassStatistics.from_bytes(bytes(part), like=like)
+        kind = "" if total is None else total.kind
+        statistics = ClassStatistics.from_bytes(bytes(part), like=like, kind=kind)
     else:
         raise StatisticsError(f"a part is a {type(part).__name__}. Give statistics, or their bytes.")
-    if like is not None:
-        like.require_alike(statistics)
+    if total is not None:
+        total.require_alike(statistics)
     return statistics

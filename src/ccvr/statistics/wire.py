@@ -1,11 +1,15 @@
-"""Class statistics as bytes: only the classes that are there, scatter centred and packed as a triangle.
+"""Class statistics as bytes: only the classes that are there, the scatter centred and as a factor.
 
 Raw sums in float32 would cancel, so what travels is the mean (float64) and the centred scatter W = Σ (z − mu)(z − mu)ᵀ.
-What arrives is untrusted: every number is looked at before it can reach a sum, and sizes before memory is asked for.
+Of kinds of ours that hold matrices it travels as R of W = RᵀR, upper-trapezoidal with at most n − 1 rows: whatever the
+numbers are, W is a scatter of n samples. Format 2, which is still read, held W itself; so do kinds of a user's own.
+
+What arrives is untrusted: every number is looked at before it can reach a sum. Memory is asked for in proportion to the
+bytes that came and, for counts, to the number of classes, at most 16 MB.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,24 +18,34 @@ from torch import Tensor
 
 from ccvr.core.errors import CcvrError, StatisticsError
 from ccvr.models.random_features import Projection
-from ccvr.models.tensor_file import read_header, tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import read_header, require_checksum, tensors_from_bytes, with_checksum
 from ccvr.models.transform import FeatureTransform
-from ccvr.statistics.kinds import KINDS, find_kind
+from ccvr.statistics.kinds import KINDS, Kind, find_kind
+from ccvr.statistics.limits import (
+    MAX_CLASSES,
+    MAX_CLIENTS,
+    MAX_COUNT,
+    MAX_FEATURES,
+    MAX_MAGNITUDE,
+    require_numbers,
+    require_possible,
+)
+from ccvr.statistics.packing import (
+    ROUNDING,
+    fits_float32,
+    is_covariance,
+    length_of_trapezoid,
+    pack_trapezoid,
+    pack_triangle,
+    unpack_trapezoid,
+    unpack_triangle,
+)
 from ccvr.statistics.source import Source
 
-FORMAT = "ccvr-statistics/2"
-MAX_CLASSES = 10**6
-MAX_NUMBERS = 2**31
-"""Numbers of second moments in memory: 16 GiB in float64."""
-MAX_COUNT = 10**9
-"""Samples of a class that one client may have, and samples that it may withhold."""
-MAX_CLIENTS = 10**6
-"""Sums of so many clients' counts are read, whatever each may say, and float64 holds them exactly."""
-MAX_MAGNITUDE = 1e9
-"""Of a mean, and of a standard deviation: no trained feature comes near, and float64 sums of them stay exact enough."""
-JITTER = 1e-5
-ROUNDING = 4 * torch.finfo(torch.float64).eps
-"""Of a scatter against n |mu|², of which it is what is left when the mean is taken away."""
+FORMAT = "ccvr-statistics/3"
+BEFORE = "ccvr-statistics/2"
+MAX_HEADER = 10**6
+"""Bytes. Ours have some hundred, more where many layers are read."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +59,54 @@ class Parts:
     withheld: int
 
 
-def payload_bytes(kind: str, num_present: int, num_features: int, *, width: int = 4) -> int:
-    """Bytes of one client's tensors: label, count and mean in 8-byte numbers, the scatter in ``width``-byte ones."""
-    scatter = 0 if find_kind(kind).made_of_means else _num_rows(kind, num_present) * _row_length(kind, num_features)
-    return num_present * (8 + 8 + 8 * num_features) + width * scatter
+def payload_bytes(
+    kind: str, count: Tensor | Sequence[int], num_features: int, *, clients: Tensor | None = None, width: int = 4
+) -> int:
+    """Bytes of the tensors of one client with ``count`` [C] samples of each class.
+
+    Label, count and mean are 8-byte numbers, those of the scatter have ``width`` bytes. ``clients`` [C]: how many
+    clients gave samples of each class, of merged statistics.
+    """
+    counts = torch.as_tensor(count)
+    present = counts != 0
+    ones = torch.ones_like(counts)
+    of = ones if clients is None else clients
+    found, d, number = find_kind(kind), num_features, int(present.sum())
+    if found.factored:
+        scatter = sum(length_of_trapezoid(rank, d) for rank in ranks(found, counts[present], of[present], d))
+    else:
+        scatter = _num_rows(found, number) * _row_length(found, d)
+    several = 8 * number if bool((of[present] > 1).any()) else 0
+    return number * (8 + 8 + 8 * d) + several + width * scatter
 
 
-def _num_rows(kind: str, num_present: int) -> int:
-    return num_present if find_kind(kind).by_class else min(1, num_present)
+def most_bytes(kind: str, num_samples: int, num_clients: int, num_classes: int, num_features: int) -> int:
+    """The most that all clients together send of so many samples, however these are split."""
+    found, d = find_kind(kind), num_features
+    blocks = num_clients * (num_classes if found.by_class else 1)
+    rows = float(_row_length(found, d))
+    if found.factored:
+        # A trapezoid grows more slowly with every row, so equal parts have the most numbers.
+        rank = 0.0 if found.made_of_means else min(num_samples / blocks, d)
+        rows = math.ceil(blocks * (rank * d - rank * (rank - 1) / 2)) / blocks
+    return num_clients * num_classes * (8 + 8 + 8 * d) + round(4 * blocks * rows)
 
 
-def _row_length(kind: str, d: int) -> int:
-    return d * (d + 1) // 2 if find_kind(kind).square else d
+def ranks(kind: Kind, count: Tensor, clients: Tensor, d: int) -> list[int]:
+    """The most directions that the scatter of each block can have: n − 1 of each class, at most d."""
+    freedom = kind.spread_over(count, clients).clamp(min=1) - 1
+    if not kind.by_class:
+        freedom = freedom.sum(0, keepdim=True)[: len(count)]
+    most: list[int] = freedom.clamp(max=d).tolist()
+    return most
+
+
+def _num_rows(kind: Kind, num_present: int) -> int:
+    return num_present if kind.by_class else min(1, num_present)
+
+
+def _row_length(kind: Kind, d: int) -> int:
+    return length_of_trapezoid(d, d) if kind.square else d
 
 
 # --- out ------------------------------------------------------------------------------------------------------------
@@ -67,65 +117,55 @@ def encode(
     source: Source,
     num_classes: int,
     parts: Parts,
-    scatters: Iterable[Tensor],
+    blocks: Iterable[Tensor],
     projection: Projection | None,
     *,
     dtype: torch.dtype | None,
 ) -> bytes:
-    """The blob; ``scatters`` come row by row and are packed as they come."""
-    d = parts.mean.shape[1]
-    square = find_kind(kind).square
-    packed, fits = _pack(scatters, d, _rounding(kind, parts), square=square)
+    """The blob; ``blocks`` are factors or scatters, which come one by one and are packed as they come."""
+    found, d = find_kind(kind), parts.mean.shape[1]
     tensors = {"classes": parts.classes, "count": parts.count, "mean": parts.mean}
     if (parts.clients > 1).any():
         tensors["clients"] = parts.clients
+    name, packed = _packed(found, blocks, _rounding(found, parts), dtype)
     if packed is not None:
-        tensors["scatter"] = packed.to(dtype or (torch.float32 if fits else torch.float64))
+        tensors[name] = packed
     header: dict[str, Any] = {"kind": kind, "num_classes": num_classes, "num_features": d, "withheld": parts.withheld}
     header |= {"model": source.model, "head": source.head, "taps": list(source.taps), "transform": source.transform}
     if projection is not None:
         tensors |= {"projection_mean": projection.mean, "projection_std": projection.std}
         header |= {"projection": source.projection, "bandwidth": projection.bandwidth, "seed": projection.seed}
-    return tensors_to_bytes(tensors, format=FORMAT, **header)
+    return with_checksum(tensors, format=FORMAT, **header)
 
 
-def _pack(scatters: Iterable[Tensor], d: int, slack: Tensor, *, square: bool) -> tuple[Tensor | None, bool]:
-    """All rows, and whether each is still a covariance when it is rounded to float32."""
-    rows, columns = torch.triu_indices(d, d)
+def _packed(
+    kind: Kind, blocks: Iterable[Tensor], rounding: Tensor, dtype: torch.dtype | None
+) -> tuple[str, Tensor | None]:
+    """All blocks in one tensor, in float32 unless some would lose by it."""
     packed, fits = [], True
-    for scatter, most in zip(scatters, slack.tolist(), strict=False):  # of means there may be none
-        row = scatter[rows, columns] if square else scatter
-        fits = fits and _is_covariance(unpack(row.float(), d) if square else row, most)
-        packed.append(row)
-    return (torch.stack(packed) if packed else None), fits
+    if kind.factored:
+        for factor in blocks:
+            fits = fits and (dtype is not None or fits_float32(factor))
+            packed.append(pack_trapezoid(factor))
+        whole = torch.cat(packed) if packed else torch.zeros(0, dtype=torch.float64)
+        return "factor", whole.to(dtype or (torch.float32 if fits else torch.float64))
+    for scatter, most in zip(blocks, rounding.tolist(), strict=True):
+        packed.append(pack_triangle(scatter))
+        fits = fits and (not kind.square or _survives(packed[-1], len(scatter), most))
+    if not packed:
+        return "scatter", None
+    return "scatter", torch.stack(packed).to(dtype or (torch.float32 if fits else torch.float64))
 
 
-def unpack(row: Tensor, d: int) -> Tensor:
-    """The symmetric matrix [d, d] of its packed upper triangle, float64."""
-    rows, columns = torch.triu_indices(d, d)
-    matrix = torch.empty(d, d, dtype=torch.float64)
-    matrix[rows, columns] = matrix[columns, rows] = row.to(torch.float64)
-    return matrix
+def _survives(packed: Tensor, d: int, rounding: float) -> bool:
+    """Whether a scatter is still one when it is rounded to float32."""
+    return is_covariance(unpack_triangle(packed.float(), d), d, rounding)
 
 
-def _rounding(kind: str, parts: Parts) -> Tensor:
+def _rounding(kind: Kind, parts: Parts) -> Tensor:
     """What float64 may have left in each scatter: features that hardly vary leave little else."""
     of_classes = ROUNDING * parts.count * parts.mean.square().sum(1)
-    return of_classes if find_kind(kind).by_class else of_classes.sum(0, keepdim=True)[: len(of_classes)]
-
-
-def _is_covariance(scatter: Tensor, rounding: float) -> bool:
-    """Whether Cholesky of S + (1e-5 tr(S)/d + rounding) I succeeds; a diagonal must not be negative; zeros are fine."""
-    if scatter.dim() == 1:
-        return bool((scatter >= 0).all())
-    if not scatter.any():
-        return True
-    trace = scatter.trace()
-    if not trace > 0:
-        return False
-    shift = JITTER * trace / len(scatter) + rounding
-    shifted = scatter + shift * torch.eye(len(scatter), dtype=torch.float64)
-    return int(torch.linalg.cholesky_ex(shifted / shifted.trace()).info) == 0
+    return of_classes if kind.by_class else of_classes.sum(0, keepdim=True)[: len(of_classes)]
 
 
 # --- in -------------------------------------------------------------------------------------------------------------
@@ -141,12 +181,10 @@ class Decoded:
     num_features: int
     parts: Parts
     projection: Projection | None
-    packed: Tensor | None
-
-    def scatters(self) -> Iterator[Tensor]:
-        """Row by row, [d, d] or [d], float64."""
-        for row in self.packed if self.packed is not None else ():
-            yield unpack(row, self.num_features) if find_kind(self.kind).square else row.to(torch.float64)
+    factors: Sequence[Tensor]
+    """R [r, d] of each block, float64, where the scatter came as that."""
+    scatters: Sequence[Tensor]
+    """W [d, d] or its diagonal [d] of each block, float64, where it came as that."""
 
 
 def decode(blob: bytes, *, kind: str = "") -> Decoded:
@@ -155,9 +193,11 @@ def decode(blob: bytes, *, kind: str = "") -> Decoded:
     Kinds of ours are known, and the one that was asked for: what bytes name is never imported.
     """
     try:
-        header, shapes = read_header(blob, format=FORMAT)
+        header, shapes = read_header(blob, format=(FORMAT, BEFORE), most=MAX_HEADER)
         _require_sizes(header, shapes, (*KINDS, kind))
-        _, tensors = tensors_from_bytes(blob, format=FORMAT)
+        if header["format"] == FORMAT:
+            require_checksum(blob, header)
+        _, tensors = tensors_from_bytes(blob, format=header["format"])
         return _checked(header, tensors)
     except (LookupError, TypeError, ValueError, OverflowError, RuntimeError, MemoryError, CcvrError) as error:
         reason = str(error).partition("\n")[0].removesuffix(".")
@@ -165,94 +205,107 @@ def decode(blob: bytes, *, kind: str = "") -> Decoded:
 
 
 def _require_sizes(header: dict[str, Any], shapes: dict[str, list[int]], known: tuple[str, ...]) -> None:
-    """Refuse sizes that do not belong together, or to nothing that fits: before anything of that size is made."""
-    kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
-    if kind not in known:
-        raise ValueError(f"unknown kind {kind!r}")
-    if type(num_classes) is not int or type(d) is not int or not (0 < num_classes <= MAX_CLASSES and 0 < d < 10**6):
+    """Refuse sizes that do not belong together before anything of that size is made."""
+    name, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
+    if name not in known:
+        raise ValueError(f"unknown kind {name!r}")
+    whole = type(num_classes) is int and type(d) is int
+    if not whole or not (0 < num_classes <= MAX_CLASSES and 0 < d < MAX_FEATURES):
         raise ValueError(f"{num_classes} classes of {d} features")
-    row = find_kind(kind)
-    shape = row.merged_shape(num_classes, d) if "scatter" in shapes else row.shape(num_classes, d)
-    if math.prod(shape) > MAX_NUMBERS:
-        raise ValueError(f"{kind} statistics of {num_classes} classes and {d} features are too large")
-    present = shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
+    if header["format"] == BEFORE and "checksum" in header:
+        raise ValueError("a checksum in a format without")
+    kind, present = find_kind(name), shapes["classes"][0] if len(shapes["classes"]) == 1 else -1
     expected = {"classes": [present], "count": [present], "mean": [present, d]}
-    optional = {"clients": [present], "scatter": [_num_rows(kind, present), _row_length(kind, d)]}
-    if not row.made_of_means and present:
-        expected["scatter"] = optional.pop("scatter")
-    if row.projected:
+    optional = {"clients": [present]}
+    if kind.factored and header["format"] == FORMAT:
+        expected["factor"] = shapes.get("factor", [])[:1]  # its length follows from the counts
+    elif present:
+        (optional if kind.made_of_means else expected)["scatter"] = [_num_rows(kind, present), _row_length(kind, d)]
+    if kind.projected:
         p = shapes["projection_mean"]
         expected |= {"projection_mean": p, "projection_std": p}
-        if len(p) != 1 or p[0] * d > MAX_NUMBERS:
-            raise ValueError(f"random features of shape {p}")
-    wrong = [name for name, shape in shapes.items() if shape != {**optional, **expected}.get(name)]
-    missing = expected.keys() - shapes.keys()
-    if wrong or missing or present > num_classes:
-        name = min(missing, default=None) or min(wrong, default="classes")
-        raise ValueError(f"{present} of {num_classes} classes with {name} of shape {shapes.get(name)}")
+        if len(p) != 1:
+            raise ValueError(f"random features of layers of shape {p}")
+    for name in {**expected, **shapes}:
+        if shapes.get(name) != (expected | optional).get(name):
+            raise ValueError(f"{present} of {num_classes} classes with {name} of shape {shapes.get(name)}")
 
 
-DTYPES = {"classes": "int64", "count": "int64", "clients": "int64", "scatter": "float32 or float64"}
+DTYPES = dict.fromkeys(("classes", "count", "clients"), "int64") | dict.fromkeys(
+    ("factor", "scatter"), "float32 or float64"
+)
 
 
 def _checked(header: dict[str, Any], tensors: dict[str, Tensor]) -> Decoded:
-    kind, num_classes, d = header["kind"], header["num_classes"], header["num_features"]
     for name, tensor in tensors.items():
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES.get(name, "float64").split(" or "):
             raise ValueError(f"{name} of type {dtype}, not {DTYPES.get(name, 'float64')}")
+    kind, d = find_kind(header["kind"]), header["num_features"]
+    parts = _parts(header, tensors, exact=kind.exact)
+    source = _source(header)
+    factors = _factors(tensors["factor"], ranks(kind, parts.count, parts.clients, d), d) if "factor" in tensors else []
+    scatters = _scatters(kind, parts, tensors.get("scatter"), d)
+    if kind.exact:
+        spread = [factor.square().sum(0) for factor in factors] + [_diagonal(scatter) for scatter in scatters]
+        squares = torch.stack(spread) if spread else torch.zeros(_num_rows(kind, len(parts.count)), d)
+        require_possible(kind, source, parts.count, parts.mean, squares)
+    projection = _projection(header, tensors) if kind.projected else None
+    return Decoded(header["kind"], source, header["num_classes"], d, parts, projection, factors, scatters)
+
+
+def _parts(header: dict[str, Any], tensors: dict[str, Tensor], *, exact: bool) -> Parts:
+    num_classes = header["num_classes"]
     classes, count, mean = (tensors[name] for name in ("classes", "count", "mean"))
     clients = tensors.get("clients", torch.ones_like(count))
     if len(classes) and (classes[0] < 0 or classes[-1] >= num_classes or (classes.diff() <= 0).any()):
-        raise ValueError(f"classes {classes.tolist()} of {num_classes}: outside, twice or not in order")
-    exact = find_kind(kind).exact
+        raise ValueError(f"classes {classes[:10].tolist()} of {num_classes}: outside, twice or not in order")
+    most = clients * MAX_COUNT
     if (clients < 1).any() or (clients > MAX_CLIENTS).any() or (exact and ((count < 1) | (clients > count)).any()):
         raise ValueError("a count that cannot be")
-    if (count.abs() > clients * MAX_COUNT).any():
+    if ((count > most) | (count < -most)).any():
         raise ValueError(f"more than {MAX_COUNT:,} samples of a class from one client")
     withheld = header["withheld"]
     if type(withheld) is not int or not 0 <= withheld <= MAX_CLIENTS * MAX_COUNT:
         raise ValueError(f"{withheld!r} samples withheld")
-    _require_numbers(mean, MAX_MAGNITUDE, "a mean")
-    found = Decoded(
-        kind,
-        _source(header),
-        num_classes,
-        d,
-        Parts(classes, count, mean, clients, withheld),
-        _projection(header, tensors) if find_kind(kind).projected else None,
-        tensors.get("scatter"),
-    )
-    _require_covariances(found)
+    require_numbers(mean, MAX_MAGNITUDE, "a mean")
+    return Parts(classes, count, mean, clients, withheld)
+
+
+def _factors(packed: Tensor, most: list[int], d: int) -> list[Tensor]:
+    """R of each block, of the rank that its count allows."""
+    lengths = [length_of_trapezoid(rank, d) for rank in most]
+    if len(packed) != sum(lengths):
+        raise ValueError(f"factors of {len(packed):,} numbers, where the counts allow {sum(lengths):,}")
+    require_numbers(packed, 2 * MAX_MAGNITUDE * (MAX_CLIENTS * MAX_COUNT) ** 0.5, "a factor")
+    parts = packed.split(lengths) if lengths else ()
+    return [unpack_trapezoid(part, rank, d) for part, rank in zip(parts, most, strict=True)]
+
+
+def _scatters(kind: Kind, parts: Parts, packed: Tensor | None, d: int) -> list[Tensor]:
+    """W of each block, of format 2 and of kinds of a user's own; it is that of some samples."""
+    if packed is None:
+        return []
+    counts = parts.count.abs().clamp(min=1)
+    counts = counts if kind.by_class else counts.sum(0, keepdim=True)
+    most, rounding = ranks(kind, parts.count, parts.clients, d), _rounding(kind, parts).tolist()
+    found = []
+    for block, row in enumerate(packed):
+        where = f"the scatter of class {int(parts.classes[block])}" if kind.by_class else "the pooled scatter"
+        require_numbers(row, MAX_MAGNITUDE**2 * float(counts[block]), where)
+        scatter = unpack_triangle(row, d) if kind.square else row.to(torch.float64)
+        found.append(scatter)
+        if not kind.exact:
+            continue
+        if not (is_covariance(scatter, most[block], rounding[block]) if kind.square else (scatter >= 0).all()):
+            raise ValueError(f"{where} is not that of any features: it is indefinite, or of too many directions")
+        if not most[block] and row.any():
+            raise ValueError(f"{where} is not zero for a single sample")
     return found
 
 
-def _require_numbers(numbers: Tensor, most: float, what: str) -> None:
-    if not numbers.isfinite().all():
-        raise ValueError(f"{what} is not finite")
-    if numbers.numel() and numbers.abs().max() > most:
-        raise ValueError(f"{what} is as large as {numbers.abs().max():.3g}; the most is {most:.3g}")
-
-
-def _require_covariances(found: Decoded) -> None:
-    if found.packed is None:
-        return
-    kind = find_kind(found.kind)
-    by_class = kind.by_class
-    counts = found.parts.count.abs().clamp(min=1)
-    counts = counts if by_class else counts.sum().unsqueeze(0)
-    singles = kind.spread_over(found.parts.count, found.parts.clients)
-    rounding = _rounding(found.kind, found.parts).tolist()
-    for index, (row, scatter) in enumerate(zip(found.packed, found.scatters(), strict=True)):
-        where = f"the scatter of class {int(found.parts.classes[index])}" if by_class else "the pooled scatter"
-        _require_numbers(row, MAX_MAGNITUDE**2 * float(counts[index]), where)
-        if not kind.exact:
-            continue
-        if not _is_covariance(scatter, rounding[index]):
-            raise ValueError(f"{where} is not that of any features: it is indefinite")
-        alone = bool(singles[index] == 1) if by_class else bool((singles == 1).all())
-        if alone and row.any():
-            raise ValueError(f"{where} is not zero for a single sample")
+def _diagonal(scatter: Tensor) -> Tensor:
+    return scatter if scatter.dim() == 1 else scatter.diagonal()
 
 
 def _source(header: dict[str, Any]) -> Source:
@@ -265,8 +318,4 @@ def _source(header: dict[str, Any]) -> Source:
 
 def _projection(header: dict[str, Any], tensors: dict[str, Tensor]) -> Projection:
     mean, std = tensors["projection_mean"], tensors["projection_std"]
-    _require_numbers(mean, MAX_MAGNITUDE, "the mean of a layer")
-    _require_numbers(std, 2 * MAX_MAGNITUDE, "the deviation of a layer")  # within classes and between them
-    if not (std > 0).all() or type(header["seed"]) is not int or not 0 <= header["seed"] < 2**63:
-        raise ValueError("random features that cannot be")
-    return Projection(mean, std, header["num_features"], float(header["bandwidth"]), header["seed"])
+    return Projection(mean, std, header["num_features"], header["bandwidth"], header["seed"])
