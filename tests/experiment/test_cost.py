@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -16,7 +17,8 @@ from ccvr.experiment.pipeline import run
 from ccvr.experiment.spec import Spec
 from ccvr.models.build import ModelSpec
 from ccvr.models.split import SplitModel
-from ccvr.statistics.wire import payload_bytes
+from ccvr.statistics.kinds import KINDS
+from ccvr.statistics.wire import most_bytes, payload_bytes
 from tests.end_to_end.tiny import TINY
 
 DIGITS = extent("digits").train
@@ -26,7 +28,9 @@ SPEC = Spec(
 )
 
 
-FIRST, SECOND = payload_bytes("diagonal", 10, 64), payload_bytes("kernel", 10, 50)
+FULL = 10 * (16 + 8 * 64) + round(4 * (DIGITS * 64 - DIGITS * (DIGITS / 100 - 1) / 2)) // 10
+"""Of a client with an equal part of all classes: as many rows as samples, of which there are fewer than features."""
+FIRST, SECOND = payload_bytes("diagonal", [99] * 10, 64), payload_bytes("kernel", [99] * 10, 50)
 """The two exchanges of a kernel: random features are its own, what standardises the layers is not."""
 
 
@@ -95,8 +99,8 @@ def test_what_is_held_out_is_not_trained_on():
 @pytest.mark.parametrize(
     ("methods", "a_client"),
     [
-        (("ccvr",), 10 * (16 + 8 * 64 + 4 * 64 * 65 // 2)),
-        (("ccvr", "ccvr-converged"), 10 * (16 + 8 * 64 + 4 * 64 * 65 // 2)),
+        (("ccvr",), FULL),
+        (("ccvr", "ccvr-converged"), FULL),
         (("lda",), 10 * (16 + 8 * 64) + 4 * 64 * 65 // 2),
         (("oracle",), 0),
         (("ncm",), 10 * (16 + 8 * 64)),
@@ -110,7 +114,17 @@ def test_statistics_that_two_methods_share_are_sent_once(methods, a_client):
     spec = replace(SPEC, calibration=replace(SPEC.calibration, methods=methods))
     if methods == ("oracle",):
         spec = replace(spec, calibration=replace(spec.calibration, deploy="uncalibrated"))
-    assert estimate(spec).statistics_bytes == 10 * a_client
+    assert estimate(spec).statistics_bytes == pytest.approx(10 * a_client, abs=40)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_split_sends_more_than_the_forecast(kind):
+    rng = np.random.default_rng(0)
+    for alpha in (0.01, 0.1, 1, 100):
+        for samples in (5, 100, 3000):
+            counts = rng.multinomial(samples, rng.dirichlet([alpha] * 20)).reshape(4, 5)
+            sent = sum(payload_bytes(kind, client, 16) for client in counts)
+            assert sent <= most_bytes(kind, samples, 4, 5, 16)
 
 
 def normed(image_shape, num_classes):

@@ -40,7 +40,7 @@ from ccvr.flower.results import RESULT, result_bytes, result_from_bytes, sent_by
 from ccvr.models.build import ModelSpec
 from ccvr.models.scoring import ClassCounts
 from ccvr.models.state import buffers_of, num_bytes, parameters_of
-from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes, with_checksum
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
@@ -375,9 +375,9 @@ def altered(message_type, blob, format, how):
         number = message.metadata.dst_node_id - 100
         reply = client_app(message, Loopback(client_app, 3).contexts[100 + number])
         header, tensors = tensors_from_bytes(blob_of(reply.content, blob), format=format)
-        del header["format"]
         how(header, tensors)
-        return Message(pack({blob: tensors_to_bytes(tensors, format=format, **header)}), reply_to=message)
+        sealed = with_checksum if header.pop("checksum", None) else tensors_to_bytes
+        return Message(pack({blob: sealed(tensors, **header)}), reply_to=message)
 
     return {(1, message_type, 0): fault}
 

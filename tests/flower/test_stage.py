@@ -21,7 +21,7 @@ from ccvr.core.errors import CalibrationError, CcvrError, FederationError, Model
 from ccvr.flower.messages import blob_of, pack
 from ccvr.flower.questions import COUNTS, SCORES
 from ccvr.models import scoring
-from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes, with_checksum
 from ccvr.statistics.request import Request
 from ccvr.statistics.wire import FORMAT
 from tests.flower.small import EXAMPLE, batches_of, fail, grid_of, load, misbehaving, overflowing, small_model
@@ -572,11 +572,17 @@ def altering(blob, format, how):
         if context.node_id != 100 or blob not in reply.content["ccvr.blobs"]:
             return reply
         header, tensors = tensors_from_bytes(blob_of(reply.content, blob), format=format)
-        del header["format"]
         how(tensors)
-        return Message(pack({blob: tensors_to_bytes(tensors, format=format, **header)}), reply_to=message)
+        return Message(pack({blob: resealed(header, tensors)}), reply_to=message)
 
     return mod
+
+
+def resealed(header, tensors):
+    """The bytes of a client that does not tell the truth, with the checksum that belongs to them."""
+    if "checksum" not in header:
+        return tensors_to_bytes(tensors, **header)
+    return with_checksum(tensors, **{name: value for name, value in header.items() if name != "checksum"})
 
 
 def count_all(number):
@@ -605,13 +611,13 @@ def test_a_client_cannot_make_a_projection_that_the_others_cannot_use():
 
     def how(tensors):
         tensors["count"].fill_(10**9)
-        tensors["mean"][::2], tensors["mean"][1::2] = 1e9, -1e9
+        tensors["mean"][::2], tensors["mean"][1::2] = 7e5, -7e5
         if "scatter" in tensors and tensors["scatter"].shape == tensors["mean"].shape:
-            tensors["scatter"] = torch.full_like(tensors["scatter"], 1e27)
+            tensors["scatter"] = torch.full_like(tensors["scatter"], 5e11 * 10**9)
 
     grid = grid_of(3, mods=[altering("statistics", FORMAT, how)])
     found = ccvr.flower.calibrate(grid, small_model(), EXAMPLE, "kernel,num_features=20")
-    assert found.statistics.projection.std.max() > 1e9
+    assert found.statistics.projection.std.max() > 8e5
     assert found.absent.keys() <= {100}
 
 

@@ -25,6 +25,7 @@ class Accumulator:
         self.min_count, self._kind = request.min_count, find_kind(request.kind)
         self._sums: ClassStatistics | None = None
         self._waiting: list[list[Tensor]] = [[] for _ in range(num_classes)]
+        self._number = [0] * num_classes
 
     def update(self, z: Tensor, y: Tensor) -> None:
         """Add features z [B, d] with labels y [B]."""
@@ -36,12 +37,14 @@ class Accumulator:
             )
         order = torch.argsort(y, stable=True)
         counts = torch.bincount(y, minlength=self.num_classes)
-        for label, rows in enumerate(z.index_select(0, order).split(counts.tolist())):
-            if len(rows):
+        numbers = counts.tolist()
+        for label, rows in enumerate(z.index_select(0, order).split(numbers)):
+            if numbers[label]:
                 self._waiting[label].append(rows.clone())  # a view would keep the whole batch
+                self._number[label] += numbers[label]
         sums.count.add_(counts)
-        for label in (counts > 0).nonzero().flatten().tolist():
-            if sum(map(len, self._waiting[label])) >= max(BLOCK, self.min_count):
+        for label, number in enumerate(numbers):
+            if number and self._number[label] >= max(BLOCK, self.min_count):
                 self._add(sums, label)
 
     def finish(self, *, rng: np.random.Generator | None = None) -> ClassStatistics:
@@ -73,6 +76,7 @@ class Accumulator:
             return
         rows = self._kind.prepare(torch.cat(self._waiting[label]).to(torch.float64))
         self._waiting[label].clear()
+        self._number[label] = 0
         sums.total[label] += rows.sum(0)
         if not isinstance(sums.seconds, Squares):
             self._kind.add(sums.second, label, rows)

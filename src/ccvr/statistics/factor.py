@@ -107,10 +107,12 @@ def _cholesky(scatter: Tensor, trace: float) -> Tensor:
         if not int(info):
             break
         shift *= 10
-    return upper
+    found: Tensor = upper
+    return found
 
 
 def _root(scatter: Tensor, rank: int) -> Tensor:
     """Rows F [rank, d] of the nearest W = FᵀF of this rank."""
     values, vectors = torch.linalg.eigh(scatter)
-    return values[-rank:].clamp(min=0).sqrt().unsqueeze(1) * vectors[:, -rank:].T if rank else vectors[:0]
+    found: Tensor = values[-rank:].clamp(min=0).sqrt().unsqueeze(1) * vectors[:, -rank:].T if rank else vectors[:0]
+    return found

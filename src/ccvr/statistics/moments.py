@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -283,7 +284,7 @@ class ClassStatistics:
             return torch.zeros_like(left)
         return left if self._kind.square else left.clamp(min=0)
 
-    @property
+    @cached_property
     def _kind(self) -> Kind:
         return find_kind(self.kind)
 
@@ -327,6 +328,8 @@ class ClassStatistics:
 
     def _factor(self, block: int, rank: int) -> Tensor:
         """R [rank, d] of the block's scatter."""
+        if not rank:
+            return torch.zeros(0, self.num_features, dtype=torch.float64)
         assert isinstance(self.seconds, Squares)
         square, labels = self.seconds.block(block), self._labels(block)
         squares = square.diagonal()

@@ -23,7 +23,8 @@ def pack_trapezoid(factor: Tensor) -> Tensor:
 
 def unpack_trapezoid(packed: Tensor, rank: int, d: int) -> Tensor:
     """The upper trapezoid [rank, d], float64."""
-    return torch.zeros(rank, d, dtype=torch.float64).masked_scatter_(_upper(rank, d), packed.to(torch.float64))
+    factor = torch.zeros(rank, d, dtype=torch.float64)
+    return factor.masked_scatter_(_upper(rank, d), packed.to(torch.float64)) if rank else factor
 
 
 def _upper(rank: int, d: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 BLOCK = 256
 """Rows that wait until they are added to a matrix: a product of few rows is slow."""
-COLUMNS = 512
+COLUMNS = 128
 """Columns of a product that are made at once: what is below the diagonal is not computed."""
 
 
