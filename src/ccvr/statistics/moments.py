@@ -183,12 +183,12 @@ class ClassStatistics:
         Of no samples, or of features that are all zero, these say nothing about magnitudes.
         """
         self.require_alike(other)
-        expected = self._mean_squares()
+        expected = self.second_moments()
         if len(expected) and expected.any() and other._kind.exact:
             norm, feature = expected.sum(1).max().sqrt(), expected.max().sqrt()
-            require_magnitudes(other._means(other._present()), other._mean_squares(), float(norm), float(feature))
+            require_magnitudes(other._means(other._present()), other.second_moments(), float(norm), float(feature))
 
-    def _mean_squares(self) -> Tensor:
+    def second_moments(self) -> Tensor:
         """Σ z² / n of each block that is there, [B, d]."""
         blocks = self._blocks()
         counts = torch.stack([self.count[self._labels(block)].sum() for block in blocks]) if blocks else self.count[:0]
