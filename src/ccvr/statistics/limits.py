@@ -79,22 +79,21 @@ def require_possible(kind: Kind, source: Source, count: Tensor, mean: Tensor, sp
         raise ValueError("features that are not below 0 spread further than their sums allow")
 
 
-def require_claims(count: Tensor, clients: Tensor, max_count: int, max_clients: int | None) -> None:
+def require_claims(count: Tensor, clients: Tensor, max_count: int | None, max_clients: int | None) -> None:
     """Refuse a part that claims more samples of a class, or more clients, than one part may hold.
 
     Raises:
         StatisticsError: it does.
     """
-    if len(count) and int(count.max()) > max_count:
-        label = int(count.argmax())
-        raise StatisticsError(
-            f"a part counts {int(count.max()):,} samples of class {label}; the most is {max_count:,}. "
-            "Leave it out, or raise max_count."
-        )
     if max_clients is not None and len(clients) and int(clients.max()) > max_clients:
         raise StatisticsError(
             f"a part is of {int(clients.max()):,} clients; the most is {max_clients:,}. "
             "Leave it out, or raise max_clients where servers send what they merged."
+        )
+    if max_count is not None and len(count) and int(count.max()) > max_count:
+        raise StatisticsError(
+            f"a part counts {int(count.max()):,} samples of class {int(count.argmax())}; the most is {max_count:,}. "
+            "Leave it out, or raise max_count."
         )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from ccvr.core.errors import StatisticsError
-from ccvr.statistics.limits import MAX_COUNT, require_claims
+from ccvr.statistics.limits import require_claims
 from ccvr.statistics.moments import ClassStatistics
 
 Refusal = Callable[[StatisticsError], None]
@@ -14,7 +14,7 @@ def merge(
     *,
     like: ClassStatistics | None = None,
     refused: Refusal | None = None,
-    max_count: int = MAX_COUNT,
+    max_count: int | None = None,
     max_clients: int | None = None,
 ) -> ClassStatistics:
     """All clients' statistics, folded one at a time; bytes are read as ``from_bytes`` reads them.
@@ -25,7 +25,7 @@ def merge(
             must be, and a hostile first client shuts out everybody. They also bound means and spreads.
         refused: called with the error of each part that does not fit, which is left out; what was merged stays as it
             was. Without it the first such part is an error.
-        max_count: samples of one class that one part may hold.
+        max_count: samples of one class that one part may hold. Without it bytes hold at most 10⁹.
         max_clients: clients that one part may be of. Without it bytes are of one client, and statistics of any number;
             a server of servers passes how many clients stand behind each.
 
