@@ -22,7 +22,8 @@ def merge(
     Args:
         parts: statistics, or their bytes.
         like: the server's own statistics, say of one random batch. Without them the first part says what the others
-            must be, and a hostile first client shuts out everybody. They also bound means and spreads.
+            must be, and a hostile first client shuts out everybody. They also bound how large means and spreads of each
+            part may be (docs/library.md): by ``FACTOR`` times the largest that they show.
         refused: called with the error of each part that does not fit, which is left out; what was merged stays as it
             was. Without it the first such part is an error.
         max_count: samples of one class that one part may hold. Without it bytes hold at most 10⁹.
