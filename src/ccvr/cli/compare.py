@@ -14,7 +14,8 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow_jobs, require_no_failures
 from ccvr.comparison.arms import Arm, ArmRun, Comparison
 from ccvr.comparison.page import comparison_page
-from ccvr.comparison.plan import PlannedRun, base_name, planned_runs, preset_name, train_all
+from ccvr.comparison.plan import PlannedRun, base_name, planned_runs, preset_name, require_trainable, train_all
+from ccvr.comparison.tables import tables_of
 from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import plain
@@ -90,6 +91,8 @@ def command(argv: list[str]) -> None:
         print("\n".join(_forecast(runs)))
         return
     budget = Budget(parse_duration(arguments.budget) if arguments.budget is not None else None)
+    if not budget.is_spent():
+        require_trainable(runs)
     _comparison(arguments, spec, _finished(runs), out)  # so that a folder that was left can be shown
     failures = follow_jobs(train_all(runs, budget), quiet=arguments.quiet)
     _finish(arguments, spec, _finished(runs), out)
@@ -176,7 +179,7 @@ def _show(arguments: CompareArguments, comparison: Comparison) -> None:
     if arguments.json:
         print(comparison.to_bytes().decode(), end="")
         return
-    print_tables(comparison.tables(), arguments.format)
+    print_tables(tables_of(comparison), arguments.format)
     for line in comparison.verdicts():
         arguments.say(line)
     missing = {arm.name: len(comparison.seeds) - len(arm.runs) for arm in comparison.arms}

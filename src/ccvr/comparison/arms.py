@@ -1,4 +1,4 @@
-"""Algorithms compared over seeds: the numbers of their runs, paired differences, tables, and the file of them."""
+"""Algorithms compared over seeds: the numbers of their runs, paired differences, and the file of them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from ccvr.core.results import UNCALIBRATED, mistyped, personal_rows
 from ccvr.core.run import parse_json
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
-from ccvr.report.text_table import DASH, TextTable, Value
+from ccvr.report.text_table import Value
 
 FORMAT = "ccvr-comparison/1"
 
@@ -151,6 +151,24 @@ class Difference:
             return "cannot be said"
         return "noise" if not self.is_clear else "better" if self.paired.mean > 0 else "worse"
 
+    def row(self) -> dict[str, Value]:
+        """Its numbers for files and programs."""
+        found = self.paired
+        return {
+            "calibration": self.measure,
+            "algorithm": self.arm,
+            "seeds": found.n,
+            "difference": found.mean,
+            "low": found.low,
+            "high": found.high,
+            "p": self.p,
+            "verdict": self.verdict,
+        }
+
+
+def p_text(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -190,22 +208,23 @@ class Comparison:
             ]
         said = [
             f"{each.arm} is {each.verdict} than {first} {each.measure} calibration: {each.paired.mean:+.2f} points, "
-            f"more than noise (p {_p(each.p)})."
+            f"more than noise (p {p_text(each.p)})."
             for each in differences
-            if each.is_clear
+            if each.is_clear and each.p is not None
         ]
         return said or [f"No difference to {first} is more than noise."]
 
     def to_bytes(self) -> bytes:
         """A small JSON file: numbers of every run, and what they say; no weights, no paths."""
-        content = {"format": FORMAT, **asdict(self), "differences": [_row(each) for each in self.differences()]}
+        content = {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
         return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
         try:
             made = cls._of(parse_json(path.read_text(encoding="utf-8")))
-            made.tables()  # finds values that are no numbers
+            for run in (run for arm in made.arms for run in arm.runs):
+                run.before, run.after  # noqa: B018 - labels that it has no accuracy of
         except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
             why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
             raise RunError(
@@ -236,85 +255,3 @@ class Comparison:
         arms = [arm.with_kept(known[arm.name]) if arm.name in known else arm for arm in self.arms]
         others = [arm for arm in kept.arms if arm.name not in mine]
         return replace(self, arms=(*arms, *others), seeds=tuple(sorted({*self.seeds, *kept.seeds})))
-
-    def tables(self) -> list[TextTable]:
-        """The algorithms, and their differences to the first one where there are two seeds of some."""
-        is_paired = any(each.paired.n > 1 for each in self.differences())
-        return [self._arms_table(), *([self._differences_table()] if is_paired else [])]
-
-    def _measures(self) -> dict[str, Measure]:
-        """Columns of the table: those of ``MEASURES``, behind the gain other heads and the clients' own models."""
-        runs = [run for arm in self.arms for run in arm.runs]
-        deployed = {run.deployed for run in runs}
-        shown = {UNCALIBRATED} | (deployed if len(deployed) == 1 else set())
-        labels = dict.fromkeys(label for run in runs for label in run.accuracy if label not in shown)
-        heads = {f"head {label}" if label in MEASURES else label: _accuracy_of(label) for label in labels}
-        own = dict.fromkeys(label for run in runs for label in run.personal)
-        first = {name: MEASURES[name] for name in (BEFORE, AFTER, "gain")}
-        return {**first, **heads, **{f"personal {label}": _personal(label) for label in own}, **MEASURES}
-
-    def _arms_table(self) -> TextTable:
-        spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in self._measures().items()}
-        columns = {name: found for name, found in spreads.items() if name in MEASURES or any(found)}
-        rows: list[list[str]] = []
-        values: list[dict[str, Value]] = []
-        for number, arm in enumerate(self.arms):
-            cells = {name: found[number] for name, found in columns.items()}
-            rows.append([arm.name, str(len(arm.runs)), *(_text(name, cell) for name, cell in cells.items())])
-            values.append({"algorithm": arm.name, "seeds": len(arm.runs), **_csv(cells)})
-        caption = f"{self.about}. Test accuracy in percent; mean ± standard deviation over seeds"
-        return TextTable(caption, ("algorithm", "seeds", *columns), rows, ("algorithm",), values, "algorithms")
-
-    def _differences_table(self) -> TextTable:
-        differences = self.differences()
-        rows = [[each.measure, each.arm, *_cells(each), each.verdict] for each in differences]
-        caption = (
-            f"Points over {self.arms[0].name} at the same seed: mean, {1 - LEVEL:.0%} t interval, p by the paired t "
-            f"test, corrected for {len(differences)} comparisons (Holm)"
-        )
-        headers = ("calibration", "algorithm", "seeds", "difference", "low", "high", "p", "verdict")
-        words = ("calibration", "algorithm", "verdict")
-        return TextTable(caption, headers, rows, words, list(map(_row, differences)), "differences")
-
-
-def _accuracy_of(label: str) -> Measure:
-    return lambda run: run.accuracy.get(label)
-
-
-def _personal(label: str) -> Measure:
-    return lambda run: run.personal.get(label)
-
-
-def _text(name: str, spread: Spread | None) -> str:
-    return DASH if spread is None else spread.text("+" if name == "gain" else "")
-
-
-def _csv(cells: Mapping[str, Spread | None]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for name, spread in cells.items():
-        found |= {name: spread.mean if spread else None, f"{name} std": spread.std if spread else None}
-    return found
-
-
-def _cells(each: Difference) -> list[str]:
-    found = each.paired
-    ends = [DASH if end is None else f"{end:+.2f}" for end in (found.low, found.high)]
-    return [str(found.n), f"{found.mean:+.2f}", *ends, DASH if each.p is None else _p(each.p)]
-
-
-def _p(p: float | None) -> str:
-    return DASH if p is None else f"{p:.3f}" if p >= 0.0005 else "< 0.001"
-
-
-def _row(each: Difference) -> dict[str, Value]:
-    found = each.paired
-    return {
-        "calibration": each.measure,
-        "algorithm": each.arm,
-        "seeds": found.n,
-        "difference": found.mean,
-        "low": found.low,
-        "high": found.high,
-        "p": each.p,
-        "verdict": each.verdict,
-    }
