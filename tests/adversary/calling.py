@@ -73,7 +73,7 @@ def call(*argv: str | Path) -> Called:
             code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         except Stuck:
             code = -1
-        except BaseException as error:  # noqa: BLE001 - what escapes is what is looked for
+        except BaseException as error:
             import traceback
 
             last = traceback.extract_tb(error.__traceback__)[-3:]

@@ -127,7 +127,7 @@ def changed(content: Any, rng: random.Random) -> Any:
             case 1 if isinstance(inner, dict):
                 inner[rng.choice(("", "new", ESCAPE, "=1+1", "a\nb", "\ud800"))] = inner.pop(path[-1])
             case 2:
-                inner[path[-1]] = nested(rng.choice((3, 60, 900)))
+                inner[path[-1]] = nested(rng.choice((3, 60, 300)))
             case _:
                 inner[path[-1]] = rng.choice(STRANGE)
     return content
@@ -147,8 +147,32 @@ def change_line(path: Path, rng: random.Random) -> None:
 def change_toml(path: Path, rng: random.Random) -> None:
     lines = path.read_text().splitlines()
     number = rng.choice([place for place, line in enumerate(lines) if " = " in line])
-    values = ("0", "-1", "1e308", "nan", "inf", "true", '""', '"x"', '"\\u001b[31m"', "[]", "[1, 2]", '["ccvr", "x"]', "{}")
-    values += ("9999999999", "10000", "1979-05-27", '"folder:/proc"', '"\\u0000"', "{a = {b = 1}}", "0.0000001", "2", "0.5")
+    values = (
+        "0",
+        "-1",
+        "1e308",
+        "nan",
+        "inf",
+        "true",
+        '""',
+        '"x"',
+        '"\\u001b[31m"',
+        "[]",
+        "[1, 2]",
+        '["ccvr", "x"]',
+        "{}",
+    )
+    values += (
+        "9999999999",
+        "10000",
+        "1979-05-27",
+        '"folder:/proc"',
+        '"\\u0000"',
+        "{a = {b = 1}}",
+        "0.0000001",
+        "2",
+        "0.5",
+    )
     name = lines[number].partition(" = ")[0]
     lines[number] = f"{rng.choice((name, name, name, name, 'strange'))} = {rng.choice(values)}"
     path.write_text("\n".join(lines))
@@ -168,7 +192,19 @@ def change_header(path: Path, rng: random.Random) -> None:
     path.write_bytes(len(made).to_bytes(8, "little") + made + tensors)
 
 
-OF_ANY: tuple[Damage, ...] = (truncate, flip_bits, overwrite, repeat, grow, replace, fifo, folder, link, missing, swapped)
+OF_ANY: tuple[Damage, ...] = (
+    truncate,
+    flip_bits,
+    overwrite,
+    repeat,
+    grow,
+    replace,
+    fifo,
+    folder,
+    link,
+    missing,
+    swapped,
+)
 OF_VALUES: dict[str, Damage] = {
     ".json": change_json,
     ".jsonl": change_line,

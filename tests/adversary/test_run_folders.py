@@ -1,6 +1,5 @@
 """Damaged run folders, comparisons and records, given to every command that reads them."""
 
-import json
 import os
 import random
 import shutil
@@ -68,7 +67,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with inside(folder):
         assert call("analyze", "run", "--only", "confusion", "norms", "cka", "separability", "inversion").code == 0
         assert call("personalise", "run", "--method", "prior", "--quiet").code == 0
-        options = "--training.rounds 1 --training.local-epochs 1 --training.step torch --partition.num-clients 3 --quiet"
+        options = (
+            "--training.rounds 1 --training.local-epochs 1 --training.step torch --partition.num-clients 3 --quiet"
+        )
         options += " --partition.alpha 0.5 --workers 1 --calibration.methods lda --algorithms fedavg fedprox --seeds 1"
         assert call("compare", *options.split(), "--out", "compared").code == 0
         recorded = call("reproduce", "--record", "--out", "run", "--results", "recorded", "--quiet")

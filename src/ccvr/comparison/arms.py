@@ -222,12 +222,14 @@ class Comparison:
         ]
         return said or [f"No difference to {first} is more than noise."]
 
+    def content(self) -> dict[str, Any]:
+        """Numbers of every run, and what they say; no weights, no paths."""
+        return {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
+
     def to_bytes(self) -> bytes:
-        """A small JSON file: numbers of every run, and what they say; no weights, no paths."""
-        content = {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
-        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode(
-            errors="backslashreplace"
-        )
+        """The content as a small JSON file."""
+        text = json.dumps(self.content(), indent=1, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode(errors="backslashreplace")  # half a character becomes JSON's own escape
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
