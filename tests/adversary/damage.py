@@ -94,9 +94,11 @@ def missing(path: Path, rng: random.Random) -> None:
 
 def swapped(path: Path, rng: random.Random) -> None:
     """Another file of the run in its place."""
-    run = next(each for each in path.parents if (each / "spec.toml").exists() or (each / "comparison.json").exists())
+    runs = (each for each in path.parents if (each / "spec.toml").exists() or (each / "comparison.json").exists())
+    run = next(runs, path.parent)
     others = sorted(each for each in run.rglob("*") if each.is_file() and each != path)
-    shutil.copy(rng.choice(others), path)
+    if others:
+        shutil.copy(rng.choice(others), path)
 
 
 # --- of values --------------------------------------------------------------------------------------------------------

@@ -111,17 +111,17 @@ def attack(whole: Path, reading: Reading, rng: random.Random, folder: Path) -> t
     target = copied(whole, reading, folder) / reading.of
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.suffix not in (".html", ".lock"))
     near = [path for path in files if path.parent == target]
-    words = []
+    words = {}
     for _ in range(rng.choice((1, 1, 1, 2))):
         path = rng.choice(rng.choice((near or files, files)))
-        if path.is_file() and not path.is_symlink():
-            words.append(f"{path.relative_to(target)}: {damage(path, rng)}")
+        if path not in words and path.is_file() and not path.is_symlink():
+            words[path] = f"{path.relative_to(target)}: {damage(path, rng)}"
     before = tree(target, *(reading.writes or ()))
     with inside(folder):
         done = call(*reading.argv)
     after = tree(target, *(reading.writes or ()))
     wrong = [] if reading.writes is None else [name for name in before | after if before.get(name) != after.get(name)]
-    return "; ".join(words), done, wrong
+    return "; ".join(words.values()), done, wrong
 
 
 def storm(whole: Path, usual: dict[Reading, float], folder: Path, *, seed: int, number: int) -> None:
