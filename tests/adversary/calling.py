@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -83,6 +83,41 @@ def call(*argv: str | Path) -> Called:
     sys.path[:] = path
     seconds = time.process_time() - started
     return Called(code, out.getvalue(), err.getvalue(), seconds, _memory("VmHWM") - before)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading a file gave, or the error, and what it took."""
+
+    found: object
+    error: BaseException | None
+    seconds: float
+    memory: int
+
+    def faults(self, *allowed: type[BaseException]) -> list[str]:
+        text = str(self.error or "")
+        found = {
+            f"{type(self.error).__name__}: {text[:200]!r}": self.error is not None
+            and not isinstance(self.error, allowed),
+            "an unprintable error": not text.isprintable(),
+            "a long error": len(text) > 2_500,
+            f"{self.seconds:.1f} s": self.seconds > MAX_SECONDS,
+            f"{self.memory / 2**20:.0f} MB": self.memory > MAX_MEMORY,
+        }
+        return [fault for fault, is_there in found.items() if is_there]
+
+
+def measured(read: Callable[[], object]) -> Read:
+    """Call a reader, and keep what it raises."""
+    before, found, error = _memory("VmRSS"), None, None
+    Path("/proc/self/clear_refs").write_text("5")
+    started = time.process_time()
+    with _alarm():
+        try:
+            found = read()
+        except BaseException as raised:
+            error = raised
+    return Read(found, error, time.process_time() - started, _memory("VmHWM") - before)
 
 
 @contextlib.contextmanager

@@ -140,6 +140,9 @@ def storm(whole: Path, usual: dict[Reading, float], folder: Path, *, seed: int, 
                     file.write(faults[-1].strip() + "\n")
         shutil.rmtree(here, ignore_errors=True)
     assert not faults, f"{len(faults)} of {number}:\n" + "\n".join(faults[:20])
+    if log := os.environ.get("FUZZ_LOG"):
+        with open(log, "a") as file:
+            file.write(f"seed {seed}: {number} cases, exit codes {dict(codes)}\n")
     assert min(codes[0], codes[2]) > number / 20, f"the damage is too small or too large to tell: {codes}"
 
 

@@ -71,7 +71,7 @@ def _check_opcodes(raw: bytes, most: int) -> None:
     A tuple of tuples that are used twice is hashed in exponential time, and long texts that are equal are compared each
     time: so tuples and long texts, and what is made of these, may be used once.
     """
-    tuples, is_long, is_unshared = 0, False, False
+    tuples, is_long, is_unshared = 0, False, False  # tuples that are no arguments of a call
     memo: dict[int, bool] = {}
     for number, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
         name = opcode.name
@@ -82,7 +82,7 @@ def _check_opcodes(raw: bytes, most: int) -> None:
             continue
         if name.endswith("GET") and memo.get(_place(argument)):
             raise ValueError("a tuple or a long text is used twice")
-        tuples += name.startswith("TUPLE")
+        tuples += ("TUPLE" in name) - (name == "REDUCE")
         if tuples > MAX_TUPLES or (isinstance(argument, int) and argument.bit_length() > MAX_BITS):
             raise ValueError(f"opcode {name} beyond any need")
         is_text = isinstance(argument, str | bytes | bytearray) and len(argument) > MAX_SHARED
