@@ -177,7 +177,7 @@ def test_damaged_rounds_are_one_line(clients: object, tmp_path: Path) -> None:
     path = write_run(tmp_path / "run")
     lines = [{**record(number), "clients": clients} for number in (1, 2, 3)]
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged \(.+\)\. Delete the run's folder to train again\."):
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: line 1: clients.+\. Restore it, or delete it"):
         ArmRun.of(RunFiles.read(path))
 
 

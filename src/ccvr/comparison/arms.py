@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict, cast
 
 from ccvr.comparison.paired import LEVEL, MIN_SEEDS, Paired, holm
 from ccvr.core.errors import RunError
-from ccvr.core.results import UNCALIBRATED, mistyped, personal_rows
-from ccvr.core.run import parse_json
+from ccvr.core.files import parse_json, read_text
+from ccvr.core.results import UNCALIBRATED, personal_rows
+from ccvr.core.schema import Count, Percent, Size, mistyped
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
 from ccvr.report.text_table import Value
@@ -37,23 +38,14 @@ class ArmRun:
         """The numbers of a run's files.
 
         Raises:
-            RunError: rounds.jsonl lacks rounds, or has something else than numbers.
+            RunError: rounds.jsonl lacks rounds.
         """
-        expected = run.spec.get("training", {}).get("rounds", len(run.rounds))
+        expected = run.setting("training.rounds", len(run.rounds))
         if len(run.rounds) != expected:
             raise RunError(
                 f"{run.folder.rounds} has {len(run.rounds)} rounds of {expected}. "
                 "Delete the run's folder to train again."
             )
-        try:
-            return cls._of(run)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(
-                f"{run.folder.rounds} is damaged ({error}). Delete the run's folder to train again."
-            ) from error
-
-    @classmethod
-    def _of(cls, run: RunFiles) -> "ArmRun":
         rows = run.results["calibrations"]
         deployed = rows.get(run.deployed, {})
         means = {label: row["accuracy"]["mean"] for label, row in personal_rows(run.results).items()}
@@ -79,17 +71,33 @@ class ArmRun:
         return self.accuracy[self.deployed]
 
 
+MAX_SEEDS = 10_000
+"""From the least seed of a comparison to the largest."""
+
+
+class WrittenRun(TypedDict):
+    """An ``ArmRun`` in comparison.json."""
+
+    seed: Count
+    accuracy: dict[str, Percent]
+    deployed: str
+    personal: dict[str, Percent]
+    bytes: Count
+    seconds: Size
+
+
 class WrittenArm(TypedDict):
     name: str
-    runs: list[dict[str, Any]]
+    runs: list[WrittenRun]
 
 
 class Written(TypedDict):
     """The content of comparison.json."""
 
+    format: str
     name: str
     about: str
-    seeds: list[int]
+    seeds: list[Count]
     arms: list[WrittenArm]
     spec: dict[str, Any]
     redraw: bool
@@ -214,38 +222,31 @@ class Comparison:
         ]
         return said or [f"No difference to {first} is more than noise."]
 
+    def content(self) -> dict[str, Any]:
+        """Numbers of every run, and what they say; no weights, no paths."""
+        return {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
+
     def to_bytes(self) -> bytes:
-        """A small JSON file: numbers of every run, and what they say; no weights, no paths."""
-        content = {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
-        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        """The content as a small JSON file."""
+        text = json.dumps(self.content(), indent=1, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode(errors="backslashreplace")  # half a character becomes JSON's own escape
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
         try:
-            made = cls._of(parse_json(path.read_text(encoding="utf-8")))
-            for run in (run for arm in made.arms for run in arm.runs):
-                run.before, run.after  # noqa: B018 - labels that it has no accuracy of
-        except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            return cls._of(parse_json(read_text(path)))
+        except (OSError, ValueError) as error:
             raise RunError(
-                f"{path} is no comparison ({why}). Give a file or a folder that `ccvr compare` made."
+                f"{path} is no comparison ({error}). Give a file or a folder that `ccvr compare` made."
             ) from error
-        return made
 
     @classmethod
-    def _of(cls, found: dict[str, Any]) -> "Comparison":
-        if found["format"] != FORMAT:
-            raise ValueError(f"the format is {found['format']!r}, this version reads {FORMAT!r}")
-        if fact := mistyped(found, Written, "its content"):
+    def _of(cls, content: object) -> "Comparison":
+        fact = mistyped(content, Written)
+        found = cast(Written, content)
+        if fact or (fact := _impossible(found)):
             raise ValueError(fact)
-        hints = get_type_hints(ArmRun)
-        for run in (run for arm in found["arms"] for run in arm["runs"]):
-            facts = (mistyped(run[name], hint, name) for name, hint in hints.items())
-            if fact := next(filter(None, facts), None):
-                raise ValueError(fact)
-        arms = tuple(Arm(each["name"], tuple(ArmRun(**run) for run in each["runs"])) for each in found["arms"])
-        if not arms or not found["seeds"]:
-            raise ValueError("it has no algorithms or no seeds")
+        arms = tuple(Arm(each["name"], tuple(map(_arm_run, each["runs"]))) for each in found["arms"])
         return cls(found["name"], found["about"], tuple(found["seeds"]), arms, found["spec"], found["redraw"])
 
     def with_kept(self, kept: "Comparison") -> "Comparison":
@@ -255,3 +256,24 @@ class Comparison:
         arms = [arm.with_kept(known[arm.name]) if arm.name in known else arm for arm in self.arms]
         others = [arm for arm in kept.arms if arm.name not in mine]
         return replace(self, arms=(*arms, *others), seeds=tuple(sorted({*self.seeds, *kept.seeds})))
+
+
+def _arm_run(written: WrittenRun) -> ArmRun:
+    """The run without keys of later versions."""
+    return ArmRun(**{field.name: cast(dict[str, Any], written)[field.name] for field in fields(ArmRun)})
+
+
+def _impossible(found: Written) -> str | None:
+    """What no comparison has, where every value has its type."""
+    if found["format"] != FORMAT:
+        return f"the format is {found['format']!r:.60}, this version reads {FORMAT!r}"
+    if not found["arms"] or not found["seeds"]:
+        return "it has no algorithms or no seeds"
+    if max(found["seeds"]) - min(found["seeds"]) > MAX_SEEDS:
+        return f"its seeds are more than {MAX_SEEDS:,} apart"
+    for arm in found["arms"]:
+        for run in arm["runs"]:
+            for label in (UNCALIBRATED, run["deployed"]):
+                if label not in run["accuracy"]:
+                    return f"{arm['name']!r:.60} with seed {run['seed']} has no accuracy of {label!r:.60}"
+    return None

@@ -1,0 +1,84 @@
+"""rounds.jsonl and provenance.json: what happened in a run, and where it comes from."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from ccvr.core.files import MAX_TEXT, parse_json, require_file
+from ccvr.core.schema import Count, Percent, Real, Size, mistyped
+
+MAX_ROUNDS = 2**29
+"""Bytes of rounds.jsonl: some thousand rounds of hundreds of clients on a thousand classes."""
+
+
+class ClientRound(TypedDict):
+    """A client's part of a round."""
+
+    client: Count
+    examples: NotRequired[Count]
+    steps: NotRequired[Count]
+    loss: NotRequired[Real | None]
+    head_row_norms: NotRequired[list[float] | None]
+    """By class; empty where the head stays with the client."""
+    bytes_down: NotRequired[Count]
+    bytes_up: NotRequired[Count]
+    seconds: NotRequired[Size]
+
+
+class Round(TypedDict):
+    """A line of rounds.jsonl. Algorithms add keys of their own."""
+
+    round: Count
+    accuracy: NotRequired[Percent | None]
+    loss: NotRequired[Real | None]
+    seconds: NotRequired[Size | None]
+    clients: NotRequired[list[ClientRound]]
+    revision_bytes: NotRequired[Count]
+
+
+class Start(TypedDict):
+    """A start of a command that made the run what it is."""
+
+    started: NotRequired[str]
+    command: NotRequired[list[str]]
+    seed: NotRequired[int]
+    commit: NotRequired[str | None]
+    versions: NotRequired[dict[str, str | None]]
+    hardware: NotRequired[dict[str, str | int | None]]
+
+
+class Provenance(Start):
+    """The content of provenance.json: the first start, and the later ones."""
+
+    resumed: NotRequired[list[Start]]
+    calibrated: NotRequired[list[Start]]
+    personalised: NotRequired[list[Start]]
+
+
+def read_round_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of rounds.jsonl in order; a last line that a crash cut short is left out.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or a line is not the record of a round.
+    """
+    size = require_file(path).st_size
+    if size > MAX_ROUNDS:
+        raise ValueError(f"it has {size:,} bytes; at most {MAX_ROUNDS:,} are read")
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT), b""), start=1):
+            if not line.endswith(b"\n"):
+                if len(line) == MAX_TEXT:
+                    raise ValueError(f"line {number} is longer than {MAX_TEXT:,} bytes")
+                return
+            yield _round(line, number)
+
+
+def _round(line: bytes, number: int) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = parse_json(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from error
+    if fact := mistyped(record, Round):
+        raise ValueError(f"line {number}: {fact}")
+    return record
