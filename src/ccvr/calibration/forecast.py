@@ -10,6 +10,7 @@ from ccvr.calibration.sampling import draw
 from ccvr.core.errors import CalibrationError
 from ccvr.core.seeds import derive_seed
 from ccvr.models.scoring import ClassCounts, count
+from ccvr.models.settings import settled
 from ccvr.statistics.moments import ClassStatistics
 
 
@@ -59,6 +60,7 @@ class Forecast:
         )
 
 
+@settled
 def forecast(
     model: nn.Module, statistics: ClassStatistics, method: str | None = None, *, num_draws: int = 1000, seed: int = 0
 ) -> Forecast:

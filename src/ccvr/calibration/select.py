@@ -9,6 +9,7 @@ import torch
 from ccvr.core.errors import CalibrationError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.models.scoring import ClassCounts
+from ccvr.models.settings import eager
 from ccvr.statistics.wire import MAX_COUNT
 
 Candidate = TypeVar("Candidate")
@@ -30,6 +31,7 @@ class Selection(Generic[Candidate]):
         return f"chosen: {self.name} ({'; '.join(lines)})"
 
 
+@eager
 def select(
     candidates: Mapping[str, Candidate],
     counts: Iterable[Mapping[str, ClassCounts]],

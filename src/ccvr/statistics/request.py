@@ -14,6 +14,7 @@ from ccvr.models.random_features import Projection, RandomFeatures
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.kinds import find_kind
+from ccvr.statistics.wire import MAX_COUNT
 
 FORMAT = "ccvr-request/1"
 MIN_COUNT = 8
@@ -37,6 +38,12 @@ class Request:
     taps: str | Sequence[str] = ""
     min_count: int = 0
     projection: Projection | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.min_count) is not int or not 0 <= self.min_count <= MAX_COUNT:
+            raise StatisticsError(
+                f"min_count is {self.min_count!r}; give a whole number of samples from 0 to {MAX_COUNT:,}."
+            )
 
     def validate(self) -> None:
         """Refuse what does not go together.
