@@ -51,10 +51,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """The buffers as they were, also of a model that changes or replaces them in eval mode."""
+    """The buffers as they were, also of a model that changes or replaces them in eval mode.
+
+    On other devices than the CPU those are compared that torch saw changing: each comparison waits for the device.
+    """
     with alone_with(model):
         before = [
-            (module._buffers, name, buffer, buffer.clone())
+            (module._buffers, name, buffer, buffer.clone(), 0 if buffer.is_inference() else buffer._version)
             for module in model.modules()
             for name, buffer in module._buffers.items()
             if buffer is not None
@@ -63,7 +66,8 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
             yield
         finally:
             with torch.no_grad():
-                for table, name, buffer, numbers in before:
+                for table, name, buffer, numbers, version in before:
                     table[name] = buffer
-                    if not torch.equal(buffer, numbers):
+                    is_suspect = buffer.is_cpu or buffer.is_inference() or buffer._version != version
+                    if is_suspect and not torch.equal(buffer, numbers):
                         buffer.copy_(numbers)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ccvr.core.errors import DataError, ModelError
 from ccvr.kernels.inputs import Inputs, described, on
-from ccvr.models.modes import evaluating
+from ccvr.models.modes import buffers_kept, evaluating
 from ccvr.models.passes import device_of, outputs_of, pair_of, require_classes, require_model
 from ccvr.models.settings import eager, standard_settings
 
@@ -88,7 +88,7 @@ def class_counts(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num
     require_classes(num_classes)
     device, counts = device_of(model), ClassCounts.zeros(num_classes)
     for inputs, labels in map(pair_of, batches):
-        with evaluating(model), standard_settings(device):
+        with standard_settings(device), evaluating(model), buffers_kept(model):
             scores = outputs_of(model, on(device, inputs))
             if not isinstance(scores, Tensor) or scores.shape[1:] != (num_classes,) or not scores.is_floating_point():
                 got = described(scores) if isinstance(scores, Tensor) else type(scores).__name__
