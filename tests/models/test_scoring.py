@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ccvr.core.errors import DataError, ModelError
+from ccvr.core.errors import DataError, ModelError, UsageError
 from ccvr.models.modes import evaluating
 from ccvr.models.scoring import ClassCounts, class_counts, count, score
 
@@ -186,7 +186,7 @@ def test_models_that_give_no_scores_are_one_line(model: nn.Module, said: str) ->
 
 @pytest.mark.parametrize("number", [0, -1, 2.0, "4", None, True, 10**7])
 def test_what_is_no_number_of_classes(number: object) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(UsageError) as caught:
         score(frozen_model(), [BATCH], number)
     assert str(caught.value) == f"num_classes is {number!r}; give a whole number from 1 to 1,000,000."
 

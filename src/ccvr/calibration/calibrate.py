@@ -6,6 +6,7 @@ from torch import nn
 
 from ccvr.calibration.calibrator import FromStatistics, fit_head
 from ccvr.calibration.methods import Calibration, parse_calibration
+from ccvr.core.arguments import require_seed, require_type
 from ccvr.core.caution import warn
 from ccvr.core.errors import CalibrationError
 from ccvr.models.digest import backbone_digest
@@ -48,6 +49,8 @@ def fit(
     """The model's head, a new one, and how it was made."""
     require_model(model)
     require_statistics(statistics)
+    require_type("method", method, str | None, "the name of a calibrator")
+    require_seed(seed)
     head = require_match(model, statistics)
     chosen = parse_calibration(method or best_method(statistics), {"transform": statistics.source.transform})
     _require_of_these(chosen, statistics)

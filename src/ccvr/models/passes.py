@@ -6,8 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ccvr.core.arguments import require_iterable, require_whole
 from ccvr.core.errors import CcvrError, DataError, ModelError
 from ccvr.kernels.inputs import Inputs, call, described, tensors_of
+
+MAX_CLASSES = 10**6
 
 
 def pair_of(batch: object) -> tuple[Inputs, Tensor]:
@@ -62,14 +65,19 @@ def require_model(model: object) -> None:
         raise ModelError("the model is on the meta device, which holds no numbers. Load its weights first.")
 
 
+def require_batches(batches: object) -> None:
+    """Refuse what cannot hold batches.
+
+    Raises:
+        UsageError: it is nothing to iterate over.
+    """
+    require_iterable("batches", batches, "an iterable of pairs (inputs, labels)")
+
+
 def require_classes(num_classes: object) -> None:
     """Refuse what is no number of classes.
 
     Raises:
-        DataError: the number is not a whole one from 1 to a million.
+        UsageError: the number is not a whole one from 1 to a million.
     """
-    if type(num_classes) is not int or not 0 < num_classes <= MAX_CLASSES:
-        raise DataError(f"num_classes is {num_classes!r}; give a whole number from 1 to {MAX_CLASSES:,}.")
-
-
-MAX_CLASSES = 10**6
+    require_whole("num_classes", num_classes, 1, MAX_CLASSES)

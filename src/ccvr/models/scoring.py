@@ -11,7 +11,7 @@ from torch.nn import functional
 from ccvr.core.errors import DataError, ModelError
 from ccvr.kernels.inputs import Inputs, described, on
 from ccvr.models.modes import buffers_kept, evaluating
-from ccvr.models.passes import device_of, outputs_of, pair_of, require_classes, require_model
+from ccvr.models.passes import device_of, outputs_of, pair_of, require_batches, require_classes, require_model
 from ccvr.models.settings import eager, standard_settings
 
 
@@ -75,6 +75,7 @@ def score(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num_classe
     Raises:
         ModelError: the model fails, does not score ``num_classes`` classes, or gives NaN.
         DataError: a batch is no such pair, or has other labels than those of the classes.
+        UsageError: an argument is none that can be.
     """
     counts = class_counts(model, batches, num_classes)
     if math.isnan(counts.loss):
@@ -85,6 +86,7 @@ def score(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num_classe
 def class_counts(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num_classes: int) -> ClassCounts:
     """``score``, also of a model that diverged: scores that are not numbers are wrong, and the loss says so."""
     require_model(model)
+    require_batches(batches)
     require_classes(num_classes)
     device, counts = device_of(model), ClassCounts.zeros(num_classes)
     for inputs, labels in map(pair_of, batches):

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ccvr.core.arguments import require_positive, require_seed, require_type, require_whole
 from ccvr.core.errors import StatisticsError
 from ccvr.kernels.inputs import Inputs, each, on
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.modes import buffers_kept, evaluating
-from ccvr.models.passes import device_of, pair_of, require_classes, require_model
+from ccvr.models.passes import device_of, pair_of, require_batches, require_classes, require_model
 from ccvr.models.random_features import Projection
 from ccvr.models.settings import eager, settled, standard_settings
 from ccvr.models.taps import find_taps, reading
@@ -24,6 +25,7 @@ from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import MIN_COUNT, Request
 from ccvr.statistics.source import Source
+from ccvr.statistics.wire import MAX_NUMBERS
 
 Batches = Iterable[tuple[Inputs, Tensor]]
 FeatureBatches = Iterable[tuple[Tensor, Tensor]]
@@ -50,7 +52,7 @@ def collect(
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
     ``rng`` draws the noise of a kind that has some; without one it cannot be predicted, and not be repeated.
     """
-    request = Request(kind, transform, taps or "", min_count, projection)
+    request = Request(kind, transform, "" if taps is None else taps, min_count, projection)
     return collect_request(model, batches, num_classes, request, head=head, rng=rng)
 
 
@@ -65,7 +67,10 @@ def collect_request(
 ) -> ClassStatistics:
     """What a client sends for a request."""
     require_model(model)
+    require_batches(batches)
     require_classes(num_classes)
+    require_type("head", head, str | None, "the path of a layer")
+    require_type("rng", rng, np.random.Generator | None, "a generator, as of numpy.random.default_rng")
     request.validate()
     samples = _peeked(batches)
     first = next(samples)
@@ -168,6 +173,9 @@ def random_features(
 ) -> Projection:
     """The projection for ``kind="kernel"``, from merged statistics of the same taps that hold variances."""
     require_statistics(first)
+    require_whole("num_features", num_features, 1, MAX_NUMBERS // first.num_features)
+    require_positive("bandwidth", bandwidth)
+    require_seed(seed)
     diagonal = first.as_kind("diagonal")
     n = int(diagonal.count.sum())
     if not n:
