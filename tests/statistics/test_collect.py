@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ccvr
-from ccvr.core.errors import ModelError, SpecError, StatisticsError
+from ccvr.core.errors import DataError, ModelError, SpecError, StatisticsError
 from ccvr.data.augment import ShiftAndMirror
 from ccvr.data.batches import TrainingSamples, epoch, in_order
 from ccvr.data.samples import Samples
@@ -466,7 +466,7 @@ X, Y = samples("vectors", 4)
 def test_batches_that_are_no_pairs_of_tensors(batch, first):
     model = frozen_in_part(CASES["sequential"].model())
     before = everything(model)
-    with pytest.raises(StatisticsError) as caught:
+    with pytest.raises(DataError) as caught:
         gather(model, [batch] if first else [(X, Y), batch])
     got = type(batch).__name__
     said = f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs."

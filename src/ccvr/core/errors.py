@@ -1,7 +1,7 @@
-"""Every error that a user can cause, in one tree.
+"""Every error that a user can cause, in one tree: ``ccvr.CcvrError``, and the others in ``ccvr.errors``.
 
 CcvrError
-├── UsageError          a command line that does not parse
+├── UsageError          a command line that does not parse, a call where it cannot work
 ├── UnknownName         a name that no table has
 ├── SpecError           a field with an impossible value, an unreadable spec
 ├── DataError           a data set that is missing, damaged or mislabelled

@@ -29,7 +29,7 @@ from ccvr.experiment.personalisations import Labelled
 from ccvr.experiment.train import newest_state
 from ccvr.kernels.inputs import call
 from ccvr.models.modes import evaluating
-from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.scoring import ClassCounts, class_counts
 from ccvr.models.split import SplitModel
 from ccvr.training.client_state import ClientStates
 from ccvr.training.personalisation import Start, own_model
@@ -239,4 +239,4 @@ def _counted(model: nn.Module, run: FinishedRun, name: str) -> ClassCounts:
     if not isinstance(found, Tensor) or list(found.shape) != expected:
         got = f"scores of shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise TrainingError(f"the model of {name} gives {got} for one sample; it must give scores {expected}.")
-    return score(model, in_order(dataset.test), dataset.num_classes)
+    return class_counts(model, in_order(dataset.test), dataset.num_classes)

@@ -5,11 +5,19 @@ import hashlib
 import torch
 from torch import nn
 
+from ccvr.models.modes import alone_with
+from ccvr.models.passes import require_model
 from ccvr.models.state import require_tensors
 
 
 def backbone_digest(model: nn.Module, head: str) -> str:
     """SHA-256 of every tensor but those of the head at that path: names, types, shapes, values."""
+    require_model(model)
+    with alone_with(model):
+        return _digest(model, head)
+
+
+def _digest(model: nn.Module, head: str) -> str:
     module = model.get_submodule(head)
     paths = [path for path, other in model.named_modules(remove_duplicate=False) if other is module]
     of_head = tuple(f"{path}." if path else "" for path in paths)

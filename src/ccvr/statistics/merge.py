@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable
 
 from ccvr.core.errors import StatisticsError
+from ccvr.models.settings import eager, settled
 from ccvr.statistics.moments import ClassStatistics
 
 Refusal = Callable[[StatisticsError], None]
 
 
+@eager
 def merge(
     parts: Iterable[ClassStatistics | bytes], *, like: ClassStatistics | None = None, refused: Refusal | None = None
 ) -> ClassStatistics:
@@ -34,6 +36,7 @@ def merge(
     return total
 
 
+@settled
 def _read(part: object, like: ClassStatistics | None) -> ClassStatistics:
     """Statistics, or those in bytes, that are ``like`` others."""
     if isinstance(part, ClassStatistics):
