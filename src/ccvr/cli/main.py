@@ -52,7 +52,7 @@ def main() -> None:
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     try:
         dispatch(sys.argv[1:])
-        sys.stdout.flush()  # what the buffer still holds, now that a closed pipe can be dealt with
+        print(end="", flush=True)  # noqa: T201 - what the buffer still holds, now that a closed pipe can be dealt with
     except CcvrError as error:
         if os.environ.get("CCVR_TRACEBACK"):
             raise

@@ -4,7 +4,7 @@ import sys
 
 from ccvr.core.errors import printable
 
-MAX_LINE = 10_000
+MAX_LINE = 100_000
 """Letters of a line of output."""
 MAX_CELL = 500
 """Letters of a cell of a table."""

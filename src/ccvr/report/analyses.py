@@ -118,12 +118,12 @@ def _ill_shaped(arrays: Mapping[str, Array], key: str, wanted: str, sides: dict[
     array = arrays[name]
     lengths = [int(each) if each.isdigit() else sides.setdefault(each, length) for each, length in
                zip(names, array.shape, strict=False)]  # fmt: skip
-    if array.ndim != len(names) or list(array.shape) != lengths or not array.size:
+    if array.ndim != len(names) or list(array.shape) != lengths or not (array.size or key.endswith("?")):
         return f"{name} is {array.dtype} {list(array.shape)}, not {' × '.join(names)}"
     if array.dtype.kind not in ("iu" if kind in ("label", "count") else "iuf"):
         return f"{name} is {array.dtype} {list(array.shape)}, not numbers of the kind {kind}"
     if kind in ("label", "count"):
-        low, high = int(array.min()), int(array.max())
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
         most = sides["C"] - 1 if kind == "label" else 2**40
         return None if low >= 0 and high <= most else f"{name} has values from {low} to {high}, not from 0 to {most}"
     known = array if kind == "finite" else array[~np.isnan(array)]

@@ -105,7 +105,8 @@ def _printable(table: TextTable) -> TextTable:
     ]
     headers, words = tuple(map(cell, table.headers)), tuple(map(cell, table.words))
     rows = [[cell(each) for each in row] for row in table.rows]
-    return replace(table, caption=cell(table.caption), headers=headers, rows=rows, words=words, values=values)
+    name, caption = cell(table.name), cell(table.caption)
+    return replace(table, name=name, caption=caption, headers=headers, rows=rows, words=words, values=values)
 
 
 def markdown(table: TextTable) -> str:

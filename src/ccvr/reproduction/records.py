@@ -131,7 +131,7 @@ def read_record(path: Path) -> RunFiles:
             label_counts=counts,
             analyses={name: _arrays(found) for name, found in parts["analyses"].items() if name in ABOUT},
         )
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, TypeError, ValueError, OverflowError) as error:
         raise RunError(f"{path} is not a record of a run ({error}). {REMEDY}") from error
     if fact := _misfit(run):
         raise RunError(f"{path} is not a record of a run ({fact}). {REMEDY}")

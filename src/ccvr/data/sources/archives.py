@@ -18,6 +18,8 @@ ROOM, RATIO = 2**26, 20
 """A gzip file may hold so many bytes, and so many more for each byte that was read of it. Pixels shrink to a fifth."""
 MAX_STREAMS = 1_000
 """Parts of a gzip file; most have one."""
+MAX_PADDING = 2**20
+"""Zeros between these parts, and behind them."""
 MAX_NAME = 4096
 """Bytes of a member's name."""
 MAX_RECORDS = 2**16
@@ -72,9 +74,12 @@ class Inflated:
 
     def _begin_stream(self) -> bool:
         """Whether there is another part; zeros behind the last one are padding."""
-        self._pending = self._engine.unused_data.lstrip(b"\0")
-        while not self._pending and self._feed():
-            self._pending = self._pending.lstrip(b"\0")
+        padding, self._pending = 0, self._engine.unused_data
+        while (self._pending or self._feed()) and not (rest := self._pending.lstrip(b"\0")):
+            padding, self._pending = padding + len(self._pending), rest
+            if padding > MAX_PADDING:
+                raise ValueError(f"it ends in more than {MAX_PADDING:,} zeros")
+        self._pending = self._pending.lstrip(b"\0")
         self._engine = zlib.decompressobj(31) if self._pending else self._engine
         self._streams += 1
         if self._streams > MAX_STREAMS:
