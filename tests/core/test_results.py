@@ -132,3 +132,10 @@ def test_heads_of_another_file_get_their_new_labels() -> None:
     assert union["validation_accuracy"] == {"ccvr-2": 5.0}
     assert check_results(union, Path(), "") == union
     assert "ccvr-2" not in own["accuracy"], "the arguments stay as they were"
+
+
+def test_more_heads_than_tables_show_are_refused() -> None:
+    said = results()
+    said["accuracy"] |= {f"head {number}": 1.0 for number in range(1000)}
+    with pytest.raises(RunError, match="accuracy has 1,003 labels, more than 1,000"):
+        check_results(said, Path("x"), "")

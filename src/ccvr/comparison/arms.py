@@ -72,7 +72,9 @@ class ArmRun:
 
 
 MAX_SEEDS = 10_000
-"""From the least seed of a comparison to the largest."""
+"""From the least seed of a comparison to the largest, and runs in all."""
+MAX_ARMS, MAX_LABELS = 200, 500
+"""Rows and columns of a table that can be read."""
 
 
 class WrittenRun(TypedDict):
@@ -271,6 +273,10 @@ def _impossible(found: Written) -> str | None:
         return "it has no algorithms or no seeds"
     if max(found["seeds"]) - min(found["seeds"]) > MAX_SEEDS:
         return f"its seeds are more than {MAX_SEEDS:,} apart"
+    runs = [run for arm in found["arms"] for run in arm["runs"]]
+    labels = {label for run in runs for label in (*run["accuracy"], *run["personal"])}
+    if len(found["arms"]) > MAX_ARMS or len(runs) > MAX_SEEDS or len(labels) > MAX_LABELS:
+        return f"it has more than {MAX_ARMS} algorithms, {MAX_SEEDS:,} runs or {MAX_LABELS} labels"
     for arm in found["arms"]:
         for run in arm["runs"]:
             for label in (UNCALIBRATED, run["deployed"]):

@@ -7,8 +7,10 @@ from typing import Any, NotRequired, TypedDict
 from ccvr.core.files import MAX_TEXT, parse_json, require_file
 from ccvr.core.schema import Count, Percent, Real, Size, mistyped
 
-MAX_ROUNDS = 2**29
-"""Bytes of rounds.jsonl: some thousand rounds of hundreds of clients on a thousand classes."""
+MAX_LINES = 100_000
+"""Rounds of a run."""
+MAX_NUMBERS = 10**7
+"""Values in all rounds that are held in memory: a thousand rounds of a hundred clients on a hundred classes."""
 
 
 class ClientRound(TypedDict):
@@ -18,7 +20,7 @@ class ClientRound(TypedDict):
     examples: NotRequired[Count]
     steps: NotRequired[Count]
     loss: NotRequired[Real | None]
-    head_row_norms: NotRequired[list[float] | None]
+    head_row_norms: NotRequired[list[Size] | None]
     """By class; empty where the head stays with the client."""
     bytes_down: NotRequired[Count]
     bytes_up: NotRequired[Count]
@@ -55,23 +57,34 @@ class Provenance(Start):
     personalised: NotRequired[list[Start]]
 
 
-def read_round_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of rounds.jsonl in order; a last line that a crash cut short is left out.
+def read_rounds(path: Path) -> list[dict[str, Any]]:
+    """All records of rounds.jsonl. Raises OSError or ValueError, as ``each_round`` does."""
+    found, numbers = [], 0
+    for record, size in each_round(path):
+        numbers += size
+        if numbers > MAX_NUMBERS:
+            raise ValueError(f"it holds more than {MAX_NUMBERS:,} values")
+        found.append(record)
+    return found
+
+
+def each_round(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each record of rounds.jsonl and how many values it has; a last line that a crash cut short is left out.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is too large, or a line is not the record of a round.
+        ValueError: it is too long, or a line is not the record of a round.
     """
-    size = require_file(path).st_size
-    if size > MAX_ROUNDS:
-        raise ValueError(f"it has {size:,} bytes; at most {MAX_ROUNDS:,} are read")
+    require_file(path)
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_TEXT), b""), start=1):
+            if number > MAX_LINES:
+                raise ValueError(f"it has more than {MAX_LINES:,} lines")
             if not line.endswith(b"\n"):
                 if len(line) == MAX_TEXT:
                     raise ValueError(f"line {number} is longer than {MAX_TEXT:,} bytes")
                 return
-            yield _round(line, number)
+            yield _round(line, number), line.count(b",") + 1
 
 
 def _round(line: bytes, number: int) -> dict[str, Any]:

@@ -114,6 +114,8 @@ def shared_line(results: Results) -> str:
     )
 
 
+MAX_HEADS = 1_000
+"""Labels of heads, and of the clients' own models, that tables show."""
 BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")
 
 
@@ -143,6 +145,10 @@ def check_results(content: object, path: Path, remedy: str) -> Results:
 
 def _incomplete(results: Results) -> str | None:
     """The first score that a head lacks."""
+    for key in ("accuracy", "calibrations", "personal"):
+        number = len(cast(dict[str, Any], results).get(key, {}))
+        if number > MAX_HEADS:
+            return f"{key} has {number:,} labels, more than {MAX_HEADS:,}"
     for label in [UNCALIBRATED, results["deployed"], *results["accuracy"]]:
         scores = {key: results[key] for key in ("accuracy", "per_class_recall", "client_accuracy")}
         for key, by_head in scores.items():

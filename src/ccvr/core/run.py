@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from ccvr.core.errors import RunError, RunInUse
 from ccvr.core.files import own_file, parse_json, read_text
-from ccvr.core.history import Provenance, read_round_lines
+from ccvr.core.history import Provenance, each_round, read_rounds
 from ccvr.core.results import Results, check_results
 from ccvr.core.schema import mistyped
 
@@ -208,14 +208,21 @@ class RunFolder:
         """The records of all rounds; a last line that a crash cut short is left out."""
         if not self.rounds.exists():
             return []
+        with self._reading_rounds():
+            return read_rounds(self.rounds)
+
+    def forget_rounds_after(self, round: int) -> None:
+        """Drop the records of rounds that no checkpoint has; they will be trained again."""
+        with self._reading_rounds():
+            records = each_round(self.rounds) if self.rounds.exists() else ()
+            kept = [json.dumps(record) + "\n" for record, _ in records if record["round"] <= round]
+        write_atomically(self.rounds, "".join(kept).encode())
+
+    @contextlib.contextmanager
+    def _reading_rounds(self) -> Iterator[None]:
         try:
-            return list(read_round_lines(self.rounds))
+            yield
         except (OSError, ValueError) as error:
             raise RunError(
                 f"{self.rounds} is damaged: {error}. Restore it, or delete it to go on without what it holds."
             ) from error
-
-    def forget_rounds_after(self, round: int) -> None:
-        """Drop the records of rounds that no checkpoint has; they will be trained again."""
-        kept = [json.dumps(record) + "\n" for record in self.read_rounds() if record["round"] <= round]
-        write_atomically(self.rounds, "".join(kept).encode())

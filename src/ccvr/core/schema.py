@@ -53,11 +53,18 @@ def mistyped(value: Any, hint: Any, where: str = "") -> str | None:
         return f'{where or "its content"} has no "{min(absent)}"'
     if kind not in (list, dict):
         return None
-    if options and options[-1] in (int, float) and kind is list and all(_is_kind(item, options[-1]) for item in value):
-        return None  # the most of what is read; the way below takes several times as long
+    if kind is list and options and _are_numbers(value, options[0]):
+        return None  # most of what is read; the way below takes several times as long
     items = value.items() if kind is dict else enumerate(value)
     hints = ((key, item, options[-1] if typed is None else typed.get(str(key), Any)) for key, item in items)
     return next((fact for key, item, each in hints if (fact := mistyped(item, each, _within(where, key)))), None)
+
+
+def _are_numbers(values: list[Any], hint: Any) -> bool:
+    """Whether all are numbers of a kind, within its bounds; False also where they are not to be numbers."""
+    kind, bounds = get_args(hint) if get_origin(hint) is Annotated else (hint, None)
+    low, high = bounds or (-math.inf, math.inf)
+    return kind in (int, float) and all(_is_kind(each, kind) and low <= each <= high for each in values)
 
 
 @cache
