@@ -25,7 +25,10 @@ def folder(tmp_path: Path) -> RunFolder:
         ('{"round": 1, "accuracy": 101}', "accuracy is 101, not between -1e-06 and 100"),
         ('{"round": 1, "accuracy": NaN}', "accuracy is nan, not a finite number"),
         ('{"round": 1, "clients": [{}]}', 'clients[0] has no "client"'),
-        ('{"round": 1, "clients": [{"client": 0, "head_row_norms": ["x"]}]}', "clients[0]['head_row_norms'][0] is 'x', not a finite number"),
+        (
+            '{"round": 1, "clients": [{"client": 0, "head_row_norms": ["x"]}]}',
+            "clients[0]['head_row_norms'][0] is 'x', not a finite number",
+        ),
         ('{"round": 1, "own": 1e999}', "own is inf, not a finite number"),
         ("[" * 200_001, "it holds more than 200,000 lists"),
         ("[" * 100_000, "it is nested deeper than 50 levels"),

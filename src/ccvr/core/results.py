@@ -160,5 +160,5 @@ def _incomplete(results: Results) -> str | None:
     for label, personal in results.get("personal", {}).items():
         if personal["head"] not in results["accuracy"]:
             return f"personal[{label!r:.60}] is of the head {personal['head']!r:.60}, which has no accuracy"
-    rows = ((row, Calibrated, f"calibrations[{label!r:.60}]") for label, row in results["calibrations"].items())
+    rows = ((row, Calibrated, ("calibrations", label)) for label, row in results["calibrations"].items())
     return next((fact for row in rows if (fact := mistyped(*row))), None)
