@@ -33,29 +33,51 @@ class Reading:
     """A command on what was damaged, and what it may write."""
 
     argv: tuple[str, ...]
+    reads: tuple[str, ...]
+    """Patterns of the files that it reads; most damage is there."""
     of: str = "run"
     writes: tuple[str, ...] | None = ()
     """Names of files that it may write; None where it adds to the run."""
     weight: int = 4
 
 
+STATE = ("spec.toml", "results.json", "partition.safetensors", "provenance.json", "checkpoints/*", "memories/*")
+"""What every command reads that opens a run."""
 READINGS = (
-    Reading(("show", "run")),
-    Reading(("show", "run", "--json")),
-    Reading(("show", "run", "--partition")),
-    Reading(("report", "run", "--quiet"), writes=("report.html",), weight=2),
-    Reading(("resume", "run", "--quiet"), writes=("report.html",)),
-    Reading(("evaluate", "run")),
-    Reading(("evaluate", "run", "--head", "lda", "--quiet")),
-    Reading(("calibrate", "run", "--method", "ncm", "--quiet", "--no-report"), writes=None, weight=2),
-    Reading(("personalise", "run", "--method", "prior", "--quiet", "--no-report"), writes=None, weight=2),
-    Reading(("analyze", "run", "--only", "norms", "separability"), writes=None, weight=2),
-    Reading(("resume", "begun", "--quiet", "--no-report"), of="begun", writes=None, weight=2),
-    Reading(("compare", "compared/comparison.json"), of="compared"),
-    Reading(("compare", "compared/comparison.json", "--json"), of="compared", weight=1),
-    Reading(("compare", "compared"), of="compared", writes=("comparison.json", "comparison.html"), weight=1),
-    Reading(("reproduce", "table2", "--budget", "0", "--out", "run", "--results", "none"), weight=1),
-    Reading(("reproduce", "table2", "--budget", "0", "--out", "none", "--results", "recorded"), of="recorded"),
+    Reading(("show", "run"), ("results.json",)),
+    Reading(("show", "run", "--json"), ("results.json",)),
+    Reading(("show", "run", "--partition"), ("results.json", "partition.safetensors")),
+    Reading(
+        ("report", "run", "--quiet"),
+        ("spec.toml", "results.json", "rounds.jsonl", "provenance.json", "partition.safetensors", "analysis/*"),
+        writes=("report.html",),
+    ),
+    Reading(("resume", "run", "--quiet"), ("results.json",), writes=("report.html",), weight=2),
+    Reading(("evaluate", "run"), ("model.safetensors", "spec.toml")),
+    Reading(("evaluate", "run", "--head", "lda", "--quiet"), ("model.safetensors", "heads/lda.safetensors")),
+    Reading(("calibrate", "run", "--method", "ncm", "--quiet", "--no-report"), (*STATE, "statistics/*"), writes=None),
+    Reading(("personalise", "run", "--method", "prior", "--quiet", "--no-report"), (*STATE, "heads/*"), writes=None),
+    Reading(
+        ("analyze", "run", "--only", "norms", "separability"),
+        (*STATE, "rounds.jsonl", "statistics/*", "heads/*"),
+        writes=None,
+    ),
+    Reading(("resume", "begun", "--quiet", "--no-report"), (*STATE, "rounds.jsonl"), of="begun", writes=None),
+    Reading(("compare", "compared/comparison.json"), ("comparison.json",), of="compared"),
+    Reading(("compare", "compared/comparison.json", "--json"), ("comparison.json",), of="compared", weight=2),
+    Reading(
+        ("compare", "compared"),
+        ("comparison.json", "*/spec.toml", "*/results.json", "*/rounds.jsonl"),
+        of="compared",
+        writes=("comparison.json", "comparison.html"),
+        weight=2,
+    ),
+    Reading(
+        ("reproduce", "table2", "--budget", "0", "--out", "run", "--results", "none"), ("*", "analysis/*"), weight=2
+    ),
+    Reading(
+        ("reproduce", "table2", "--budget", "0", "--out", "none", "--results", "recorded"), ("*/*",), of="recorded"
+    ),
 )
 
 
@@ -65,7 +87,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     run(TINY, folder / "run")
     with inside(folder):
-        assert call("analyze", "run", "--only", "confusion", "norms", "cka", "separability", "inversion").code == 0
+        assert call("analyze", "run", "--only", "confusion", "norms", "cka", "separability").code == 0
         assert call("personalise", "run", "--method", "prior", "--quiet").code == 0
         options = (
             "--training.rounds 1 --training.local-epochs 1 --training.step torch --partition.num-clients 3 --quiet"
@@ -82,16 +104,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def usual(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Reading, float]:
-    """The processor time of each command on undamaged files, the slower of two calls; that it works at all."""
+    """The processor time of each command on undamaged files; that it works at all."""
     times = {}
     for reading in READINGS:
-        for _ in range(2):
-            folder = copied(whole, reading, tmp_path_factory.mktemp("usual"))
-            with inside(folder):
-                done = call(*reading.argv)
-            assert (done.code, done.faults(60)) == (0, []), (reading.argv, done)
-            times[reading] = max(done.seconds, times.get(reading, 0))
-    return times
+        folder = copied(whole, reading, tmp_path_factory.mktemp("usual"))
+        with inside(folder):
+            done = call(*reading.argv)
+        assert (done.code, done.faults(60)) == (0, []), (reading.argv, done)
+        times[reading] = done.seconds
+    again = max(seconds for reading, seconds in times.items() if reading.of == "begun")
+    return {each: max(seconds, again * (each.argv[0] == "resume")) for each, seconds in times.items()}
 
 
 def copied(whole: Path, reading: Reading, folder: Path) -> Path:
@@ -110,10 +132,10 @@ def attack(whole: Path, reading: Reading, rng: random.Random, folder: Path) -> t
     """Damage a copy and give it to a command: what was done, what came out, files that changed and must not."""
     target = copied(whole, reading, folder) / reading.of
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.suffix not in (".html", ".lock"))
-    near = [path for path in files if path.parent == target]
+    read = [path for path in files if any(path.relative_to(target).match(pattern) for pattern in reading.reads)]
     words = {}
     for _ in range(rng.choice((1, 1, 1, 2))):
-        path = rng.choice(rng.choice((near or files, files)))
+        path = rng.choice(rng.choice((read, read, read, files)))
         if path not in words and path.is_file() and not path.is_symlink():
             words[path] = f"{path.relative_to(target)}: {damage(path, rng)}"
     before = tree(target, *(reading.writes or ()))
@@ -149,7 +171,7 @@ def storm(whole: Path, usual: dict[Reading, float], folder: Path, *, seed: int, 
 
 
 def test_no_damage_is_worse_than_one_line(whole: Path, usual: dict[Reading, float], tmp_path: Path) -> None:
-    storm(whole, usual, tmp_path, seed=0, number=40)
+    storm(whole, usual, tmp_path, seed=0, number=30)
 
 
 @pytest.mark.slow
