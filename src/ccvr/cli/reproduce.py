@@ -83,9 +83,9 @@ class ReproduceArguments:
         workers, root = spec.workers if self.workers is None else self.workers, self.root or spec.data.root
         return replace(spec, workers=workers, data=replace(spec.data, root=root))
 
-    def say(self, line: str) -> None:
+    def say(self, *lines: str) -> None:
         """Print what is no table: beside CSV it must not stand."""
-        say(line, error=self.format == "csv")
+        say(*lines, error=self.format == "csv")
 
 
 def command(argv: list[str]) -> None:
@@ -199,4 +199,4 @@ def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trai
 def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> None:
     drawing = draw(item, cells, trainings, arguments.chosen_scale, arguments.root)
     paths = drawing.save(arguments.out / "figures", arguments.figures)
-    arguments.say(described(item, drawing, paths, markdown=arguments.format == "markdown"))
+    arguments.say(*described(item, drawing, paths, markdown=arguments.format == "markdown"))
