@@ -1,9 +1,9 @@
 """Which clients' statistics lie far outside the others': a plausible lie is seen by comparing clients.
 
-Two clients that have the same class are compared by the mean and by the spread of that class. Their squared difference
-is divided by what honest clients show: sampling noise, which the counts tell, and a tolerance, which a quarter of all
-pairs stays within. A client is a suspect if it is further than ``THRESHOLD`` times that from more than half of the
-clients that it can be compared with, and from at least two.
+Two clients that have the same class are compared by its mean and by its spread. Their distance is the root of the
+squared difference over what honest clients show: sampling noise, which the counts tell, and a tolerance, within which a
+quarter of all pairs stays. A client's score is the distance at which it is at least from more than half of the clients
+that it can be compared with, and from at least two. A suspect's is above ``THRESHOLD`` times the median client's.
 
 Of each client this keeps counts, means and variances, 2 C d numbers, and of all one matrix [d, d]; comparing K clients
 takes K² numbers.
@@ -47,7 +47,7 @@ class Suspect:
     labels: tuple[int, ...]
     """The classes in which it contradicts clients that are no suspects; () of spreads of all classes together."""
     distance: float
-    """How far it is at least from most others; honest clients differ by about 1."""
+    """How far it is at least from most others; of honest clients about 1."""
     threshold: float
 
     def __str__(self) -> str:
@@ -95,7 +95,7 @@ class Sketches:
     """Labels, degrees of freedom and variances, by class or of all classes together."""
     _traces: list[Tensor] = field(default_factory=list)
     _shape: Tensor = field(default_factory=lambda: torch.zeros(()))
-    """Σ w_k S_k / tr(S_k) of covariances within classes. A client counts for at most d samples, so none decides alone."""
+    """Σ w_k S_k / tr(S_k) of covariances within classes. A client counts for at most d samples: none decides alone."""
 
     def add(self, position: int, statistics: ClassStatistics) -> None:
         """Keep what is needed of one client's statistics."""
@@ -151,21 +151,30 @@ class Sketches:
 def majority_outside(distances: Tensor, threshold: float) -> dict[int, float]:
     """Clients that are further than ``threshold`` from most others, and how far, from distances [K, K].
 
-    NaN stands for clients that cannot be compared. The worst is taken out first, and no longer counts among the others.
+    NaN stands for clients that cannot be compared. Where the median client is further than 1 from most others, that is
+    the unit. The worst is taken out first, and no longer counts among the others.
     """
     distances = distances.clone()
     found: dict[int, float] = {}
-    while True:
-        ranked = torch.where(distances.isnan(), -1.0, distances).sort(dim=1, descending=True).values
-        comparable = (ranked >= 0).sum(1)
-        votes = (comparable // 2 + 1).clamp(min=MIN_VOTES)
-        index = (votes - 1).clamp(max=len(distances) - 1).unsqueeze(1)
-        scores = torch.where(comparable >= votes, ranked.gather(1, index).squeeze(1), -1.0)
-        worst = int(scores.argmax()) if len(scores) else 0
-        if not len(scores) or scores[worst] <= threshold:
-            return found
-        found[worst] = float(scores[worst])
+    while distances.numel():
+        scores = _from_most(distances)
+        judged = scores[~scores.isnan()]
+        unit = judged.median().clamp(min=1) if len(judged) else torch.ones(())
+        far, worst = (scores / unit).nan_to_num(nan=-1.0, posinf=torch.inf).max(0)
+        if far <= threshold:
+            break
+        found[int(worst)] = float(far)
         distances[worst] = distances[:, worst] = torch.nan
+    return found
+
+
+def _from_most(distances: Tensor) -> Tensor:
+    """How far each client is at least from more than half of those that it can be compared with, and from two; NaN."""
+    ranked = distances.nan_to_num(nan=-1.0, posinf=torch.inf).sort(dim=1, descending=True).values
+    comparable = (ranked >= 0).sum(1)
+    votes = (comparable // 2 + 1).clamp(min=MIN_VOTES)
+    last = (votes - 1).clamp(max=len(distances) - 1).unsqueeze(1)
+    return torch.where(comparable >= votes, ranked.gather(1, last).squeeze(1), torch.nan)
 
 
 def _variances(statistics: ClassStatistics, labels: Tensor, pooled: Tensor, freedom: Tensor) -> Rows:
