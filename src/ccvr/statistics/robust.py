@@ -122,7 +122,7 @@ class Sketches:
         scale = torch.stack(self._traces).median() / self._shape.trace()
         root, variance = _root_metric(self._shape * scale)
         clients, labels, counts, means = _stacked(self._means)
-        values = (means - means.median(0).values) @ root
+        values = (means - means.nanmedian(0).values) @ root
         yield from _by_label("mean", clients, labels, values, 1 / counts, counts >= MIN_COUNT)
         clients, labels, freedom, variances = _stacked(self._variances)
         spreads = (variances / variance).mean(1, keepdim=True)
