@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
+from ccvr.models.settings import settled
 from ccvr.statistics.kinds import find_kind
 from ccvr.statistics.moments import ClassStatistics
 
@@ -97,6 +98,7 @@ class Sketches:
     _shape: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Σ w_k S_k / tr(S_k) of covariances within classes. A client counts for at most d samples: none decides alone."""
 
+    @settled
     def add(self, position: int, statistics: ClassStatistics) -> None:
         """Keep what is needed of one client's statistics."""
         if find_kind(statistics.kind).made_of_means:
@@ -130,6 +132,7 @@ class Sketches:
         noise = torch.special.polygamma(1, freedom / 2)  # the variance of a logarithm of chi²
         yield from _by_label("spread", clients, labels, spreads, noise, freedom >= MIN_COUNT - 1)
 
+    @settled
     def suspects(self, threshold: float = THRESHOLD) -> list[Suspect]:
         """The suspects, worst first."""
         every, number = list(self.claims()), len(self.positions)
