@@ -1,13 +1,14 @@
 """Clients that lie in their statistics: who is named, who is named in error, and what each fold's head scores.
 
     python bench/attacks.py RUN… [--draws 10] [--fits 3] [--json]
+    python bench/attacks.py --table results/attacks.json
 
 Takes the models of finished runs. The clients of each are drawn anew, as its spec says, with partition seeds 0, 1, …;
 attackers are drawn with the same seeds. Accuracies are percent of the test set, means over the draws: `lda` on all,
 `ccvr-converged` with 500 draws a class on the first ones, against three attackers. `plain` merges all statistics,
-`robust` leaves the suspects out, `honest` leaves the attackers out, which takes to know them. `median` is `lda` from the
-median of the clients' class means. `cameras` are honest clients; each changes contrast by up to 30 % and brightness by
-up to 20 of 255.
+`robust` leaves the suspects out, `honest` leaves the attackers out, which takes to know them. `median` is `lda` from
+the median of the clients' class means. `cameras` are honest clients; each changes contrast by up to 30 % and brightness
+by up to 20 of 255.
 
 labels      the statistics of class a are sent as those of class a + 1
 shift s     every feature is moved by s standard deviations, up or down; all attackers in the same direction
@@ -267,13 +268,17 @@ def tables(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("runs", type=Path, nargs="*")
+    parser.add_argument("--table", type=Path, help="print the tables of what --json wrote")
     parser.add_argument("--draws", type=int, default=10, help="partitions of each run's data")
     parser.add_argument(
         "--fits", type=int, default=3, help="of them those that also fit ccvr-converged; cameras take one more"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
+    if options.table:
+        print(tables(json.loads(options.table.read_text(encoding="utf-8"))["rows"]))
+        return
     torch.set_num_threads(1)
     rows = [row for path in options.runs for row in measured(path, options.draws, options.fits)]
     if options.json:
