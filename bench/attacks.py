@@ -263,6 +263,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         cells = [_gains(found[*world, attack, number], method) for method, world in columns]
         if set(cells) != {"–"}:
             lines.append(f"| {attack} | {number} | " + " | ".join(cells) + " |")
+    medians = [f"{found[*world, 'none', 0]['accuracy']['median']['plain']:.1f}" for world in scored]
+    lines += ["", f"`lda` from the median of the clients' class means, without an attack: {', '.join(medians)}."]
     return "\n".join(lines)
 
 

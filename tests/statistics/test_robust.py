@@ -1,5 +1,7 @@
 """Suspects: every attack is named, honest clients are not, and what cannot be told is not said."""
 
+import doctest
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -209,6 +211,11 @@ def test_a_suspect_is_one_line():
     )
     assert "the spread of all classes is" in str(Suspect(3, "spread", (), 8.16, 3.0))
     assert len(str(Suspect(3, "mean", tuple(range(1000)), 8.16, 3.0))) < 200
+
+
+def test_the_example():
+    found = doctest.testmod(sys.modules["ccvr.statistics.merge"])
+    assert (found.failed, found.attempted > 1) == (0, True)
 
 
 # --- hostile numbers --------------------------------------------------------------------------------------------------
