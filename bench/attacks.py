@@ -185,28 +185,35 @@ class Draw:
         for liar in liars:
             lie = ATTACKS[attack](self.clients[liar], step, self.world.dataset.num_classes)
             parts[liar] = self.world.statistics(lie)
-        named = named_by_merge(parts)
+        total, named = merged_and_named(parts)
         counts.add(named, liars, len(parts))
         every = frozenset(range(len(parts)))
         for method in self.methods if number != 1 else ["lda"]:
             for fold, left_out in (("plain", set()), ("robust", named), ("honest", liars)):
-                counts.score(method, fold, self._accuracy(parts, every - left_out, liars, attack, method))
+                counts.score(method, fold, self._accuracy(parts, total, every - left_out, liars, attack, method))
 
     def _accuracy(
-        self, parts: list[ClassStatistics], kept: frozenset[int], liars: set[int], attack: str, method: str
+        self,
+        parts: list[ClassStatistics],
+        total: ClassStatistics,
+        kept: frozenset[int],
+        liars: set[int],
+        attack: str,
+        method: str,
     ) -> float:
         """Of the sum of some parts; fitted once, whatever was sent by the others."""
         key = (attack if kept & liars else "", kept & liars, kept, method)
         if key not in self.fitted:
-            total = ccvr.merge(parts[client] for client in sorted(kept))
+            if len(kept) < len(parts):
+                total = ccvr.merge(parts[client] for client in sorted(kept))
             self.fitted[key] = self.world.accuracy(total, self.methods[method])
         return self.fitted[key]
 
 
-def named_by_merge(parts: list[ClassStatistics]) -> set[int]:
+def merged_and_named(parts: list[ClassStatistics]) -> tuple[ClassStatistics, set[int]]:
     named: list[Any] = []
-    ccvr.merge(parts, suspects=named.append)
-    return {suspect.position for suspect in named}
+    total = ccvr.merge(parts, suspects=named.append)
+    return total, {suspect.position for suspect in named}
 
 
 def measured(path: Path, draws: int, fits: int) -> Iterator[dict[str, Any]]:
@@ -227,7 +234,7 @@ def measured(path: Path, draws: int, fits: int) -> Iterator[dict[str, Any]]:
         found["none", 0].score("median", "plain", world.median_accuracy(draw.parts))
         if seed < fits + 1:
             parts = [world.statistics(client) for client in world.cameras(seed)]
-            cameras.add(named_by_merge(parts), set(), len(parts))
+            cameras.add(merged_and_named(parts)[1], set(), len(parts))
     for (attack, number), counts in found.items():
         yield facts | {"attack": attack, "num_attackers": number} | counts.row()
     yield facts | {"attack": "none, cameras", "num_attackers": 0} | cameras.row()
