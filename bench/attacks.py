@@ -86,16 +86,10 @@ class Counts:
         self.accuracy.setdefault(method, {}).setdefault(fold, []).append(accuracy)
 
     def row(self) -> dict[str, Any]:
-        means = {
-            m: {fold: round(float(np.mean(v)), 2) for fold, v in folds.items()} for m, folds in self.accuracy.items()
-        }
-        return {
-            "found": self.found,
-            "attackers": self.attackers,
-            "false_alarms": self.false_alarms,
-            "honest": self.honest,
-            "accuracy": means,
-        }
+        of = self.accuracy.items()
+        means = {m: {fold: round(float(np.mean(v)), 2) for fold, v in folds.items()} for m, folds in of}
+        found = {"found": self.found, "attackers": self.attackers}
+        return found | {"false_alarms": self.false_alarms, "honest": self.honest, "accuracy": means}
 
 
 @dataclass(frozen=True)
