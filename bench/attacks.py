@@ -1,6 +1,6 @@
 """Clients that lie in their statistics: who is named, who is named in error, and what each fold's head scores.
 
-    python bench/attacks.py RUN… [--draws 10] [--fits 3] [--json]
+    python bench/attacks.py RUN… [--draws 10] [--fits 3] [--honest 20] [--json]
     python bench/attacks.py --table results/attacks.json
 
 Takes the models of finished runs. The clients of each are drawn anew, as its spec says, with partition seeds 0, 1, …;
@@ -17,6 +17,7 @@ scale s     features are multiplied by s
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -210,7 +211,7 @@ def merged_and_named(parts: list[ClassStatistics]) -> tuple[ClassStatistics, set
     return total, {suspect.position for suspect in named}
 
 
-def measured(path: Path, draws: int, fits: int) -> Iterator[dict[str, Any]]:
+def measured(path: Path, draws: int, fits: int, honest: int) -> Iterator[dict[str, Any]]:
     """One row for each attack, and for none."""
     world = World.of(path)
     facts = {
@@ -229,6 +230,9 @@ def measured(path: Path, draws: int, fits: int) -> Iterator[dict[str, Any]]:
         if seed < fits + 1:
             parts = [world.statistics(client) for client in world.cameras(seed)]
             cameras.add(merged_and_named(parts)[1], set(), len(parts))
+    for seed in range(draws, honest):
+        parts = list(map(world.statistics, world.clients(seed)))
+        found["none", 0].add(merged_and_named(parts)[1], set(), len(parts))
     for (attack, number), counts in found.items():
         yield facts | {"attack": attack, "num_attackers": number} | counts.row()
     yield facts | {"attack": "none, cameras", "num_attackers": 0} | cameras.row()
@@ -256,15 +260,13 @@ def tables(rows: list[dict[str, Any]]) -> str:
         named = [f"{_percent(r['found'], r['attackers'])} / {_percent(r['false_alarms'], r['honest'])}" for r in cells]
         lines.append(f"| {attack} | {number} | " + " | ".join(named) + " |")
     columns = [(method, world) for method in METHODS for world in scored]
-    if not columns:
-        return "\n".join(lines)
     lines += ["", "| attack | of 10 | " + " | ".join(f"`{m}`, {data} {alpha}" for m, (data, alpha) in columns) + " |"]
     lines += ["|---|---:|" + "---:|" * len(columns)]
     for attack, number in settings:
         cells = [_gains(found[*world, attack, number], method) for method, world in columns]
         if set(cells) != {"–"}:
             lines.append(f"| {attack} | {number} | " + " | ".join(cells) + " |")
-    medians = [f"{found[*world, 'none', 0]['accuracy']['median']['plain']:.1f}" for world in scored]
+    medians = (f"{found[*world, 'none', 0]['accuracy']['median']['plain']:.1f}" for world in scored)
     lines += ["", f"`lda` from the median of the clients' class means, without an attack: {', '.join(medians)}."]
     return "\n".join(lines)
 
@@ -277,18 +279,18 @@ def main() -> None:
     parser.add_argument(
         "--fits", type=int, default=3, help="of them those that also fit ccvr-converged; cameras take one more"
     )
+    parser.add_argument("--honest", type=int, default=0, help="partitions without an attack, if more")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     if options.table:
-        print(tables(json.loads(options.table.read_text(encoding="utf-8"))["rows"]))
+        records = json.loads(options.table.read_text(encoding="utf-8"))
+        print(tables([row for record in records for row in record["rows"]]))
         return
     torch.set_num_threads(1)
-    rows = [row for path in options.runs for row in measured(path, options.draws, options.fits)]
+    rows = [row for path in options.runs for row in measured(path, options.draws, options.fits, options.honest)]
     if options.json:
-        names = " ".join(path.name for path in options.runs)
-        about = {"command": f"python bench/attacks.py {names} --draws {options.draws} --fits {options.fits} --json"}
-        about |= {"commit": source_commit(), "seeds": list(range(options.draws))}
-        print(json.dumps(about | {"rows": rows}, indent=1))
+        about = {"command": f"python bench/attacks.py {' '.join(sys.argv[1:])}", "commit": source_commit()}
+        print(json.dumps([about | {"rows": rows}]))
         return
     print(tables(rows))
 
