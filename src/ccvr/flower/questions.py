@@ -16,6 +16,7 @@ from ccvr.flower.federation import Federation
 from ccvr.flower.messages import BLOBS, blob_of, pack, setting_of
 from ccvr.kernels.inputs import Inputs, num_rows
 from ccvr.models.heads import Head
+from ccvr.models.passes import outputs_of
 from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
@@ -220,7 +221,7 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, mi
             for z, y in read_features(model, [batch], path, taps):  # a model may return more than its head's scores
                 for label, head in heads.items():
                     if head.taps == taps:
-                        counts[label] += count(head(z.to(head.weight.dtype)).detach(), y)
+                        counts[label] += count(outputs_of(head, z.to(head.weight.dtype)).detach(), y)
     return counts_answer(counts, min_count=min_count)
 
 

@@ -13,7 +13,7 @@ from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
 from ccvr.kernels.inputs import Inputs, call, num_rows
 from ccvr.models.modes import alone_with
-from ccvr.models.passes import outputs_of
+from ccvr.models.passes import layer_at, outputs_of
 
 AUTO = "auto"
 MAX_TAPS = 5
@@ -130,7 +130,7 @@ def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[F
             raise ModelError(f'the tap "{tap}" does not come before the head. Choose a layer that the head reads.')
         return _joined(seen, taps, seen[entrance])
 
-    modules, door = [model.get_submodule(tap) for tap in taps], model.get_submodule(head)
+    modules, door = [layer_at(model, tap) for tap in taps], layer_at(model, head)
     with alone_with(model), ExitStack() as hooks:
         for module, tap in zip(modules, taps, strict=True):
             hooks.callback(module.register_forward_hook(_Keep(kept, tap)).remove)
