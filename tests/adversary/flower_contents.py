@@ -17,7 +17,7 @@ TEXTS = (
     *("", "x", "x" * 10**6, "lies\x1b[2K\n\rand more", "\ud800", "\x00", "‮gnol", "a\nb\nc" * 1000, "nan", "1e400"),
     *("../../etc/passwd", "shutil:rmtree", "[" * 200_000, "=" * 50_000),
 )
-NUMBERS = (0, -1, 1, 2**31, 2**62, 10**15, -(10**15), 0.5, 1e308, math.nan, math.inf, True, False)
+NUMBERS = (0, -1, 1, 5, 999_999, 2**31, 2**62, 10**15, -(10**15), 0.5, 1e308, math.nan, math.inf, True, False)
 ODD: tuple[Any, ...] = (*TEXTS, *NUMBERS, 10**400, None, [], {}, [[]], {"a": {}}, ["x"] * 1000)
 """What a header in JSON may hold."""
 

@@ -215,6 +215,9 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, mi
     path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
     names = [name for name in content.array_records.get(BLOBS, ()) if name.startswith("head/")]
     heads = {name.removeprefix("head/"): head_from_bytes(blob_of(content, name)).eval() for name in names}
+    for label, head in heads.items():
+        if len(head.weight) != num_classes:
+            raise ModelError(f'the head "{label}" scores {len(head.weight)} classes; {num_classes} were asked for.')
     counts = {label: ClassCounts.zeros(num_classes) for label in heads}
     for batch in batches:
         for taps in {head.taps for head in heads.values()}:

@@ -88,6 +88,9 @@ def collect_request(
     samples = _peeked(batches)
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
+    scored = len(model.get_submodule(source.head).get_parameter("weight"))
+    if num_classes > scored:  # before memory for them is asked for
+        raise StatisticsError(f'num_classes is {num_classes:,}; the head "{source.head}" scores {scored} classes.')
     with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
         return fold(features, num_classes, request, source, rng=rng)
 
