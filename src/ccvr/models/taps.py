@@ -12,7 +12,6 @@ from torch.nn import functional
 from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
 from ccvr.kernels.inputs import Inputs, call, num_rows
-from ccvr.models.modes import alone_with
 from ccvr.models.passes import layer_at, outputs_of
 
 AUTO = "auto"
@@ -113,7 +112,7 @@ def _joined(seen: dict[str, Any], taps: Sequence[str], z: Tensor) -> Tensor:
 def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[Features]:
     """A function x → features [B, d]: what enters the head at that path, behind the outputs of ``taps``.
 
-    The model runs as it is, with hooks that are gone afterwards.
+    The model runs as it is, with hooks that are gone afterwards; be alone with it (``models/modes.py``).
     """
     kept, entrance = Kept(), f"{head} (input)"
 
@@ -131,7 +130,7 @@ def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[F
         return _joined(seen, taps, seen[entrance])
 
     modules, door = [layer_at(model, tap) for tap in taps], layer_at(model, head)
-    with alone_with(model), ExitStack() as hooks:
+    with ExitStack() as hooks:
         for module, tap in zip(modules, taps, strict=True):
             hooks.callback(module.register_forward_hook(_Keep(kept, tap)).remove)
         hooks.callback(door.register_forward_pre_hook(_Keep(kept, entrance)).remove)

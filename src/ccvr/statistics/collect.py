@@ -91,7 +91,10 @@ def collect_request(
     scored = len(model.get_submodule(source.head).get_parameter("weight"))
     if num_classes > scored:  # before memory for them is asked for
         raise StatisticsError(f'num_classes is {num_classes:,}; the head "{source.head}" scores {scored} classes.')
-    with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
+    with (
+        buffers_kept(model),
+        closing(read_features(model, samples, source.head, source.taps)) as features,
+    ):  # also after an error
         return fold(features, num_classes, request, source, rng=rng)
 
 
@@ -133,11 +136,11 @@ def read_features(
 ) -> Generator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU.
 
-    In between the model is as it was, and free for other threads: a caller may stop anywhere.
+    In between the model is as it was, but for its buffers, and free for other threads: a caller may stop anywhere.
     """
     device = device_of(model)
     for inputs, labels in map(pair_of, batches):
-        with standard_settings(device), evaluating(model), buffers_kept(model), reading(model, head, taps) as features:
+        with standard_settings(device), evaluating(model), reading(model, head, taps) as features:
             z = features(on(device, inputs)).cpu()
         yield z, labels.cpu()
 
