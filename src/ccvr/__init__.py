@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.merge import merge
     from ccvr.statistics.moments import ClassStatistics
+    from ccvr.statistics.sent import DifferencingWarning
 
 __version__ = "0.1.0"
 
@@ -25,6 +26,7 @@ _HOMES = {
     "CcvrError": "ccvr.core.errors",
     "ClassCounts": "ccvr.models.scoring",
     "ClassStatistics": "ccvr.statistics.moments",
+    "DifferencingWarning": "ccvr.statistics.sent",
     "Projection": "ccvr.models.random_features",
     "Spec": "ccvr.experiment.spec",
     "calibrate": "ccvr.calibration.calibrate",
@@ -44,6 +46,7 @@ __all__ = [
     "CcvrError",
     "ClassCounts",
     "ClassStatistics",
+    "DifferencingWarning",
     "Projection",
     "Spec",
     "calibrate",

@@ -86,7 +86,8 @@ def failed(model: nn.Module) -> str:
 def abandoned(model: nn.Module) -> str:
     """Half of the features; the generator is left to the garbage collector, in whatever thread."""
     features = read_features(model, BATCHES, "1")
-    kept = [next(features)[0] for _ in range(3)]
+    with buffers_kept(model):
+        kept = [next(features)[0] for _ in range(3)]
     LEFT.append(features)
     return digest(kept)
 

@@ -42,10 +42,12 @@ def printable(text: object, most: int = MAX_MESSAGE) -> str:
         >>> printable("head \x1b[31m")
         'head \\x1b[31m'
     """
-    whole = str(text)
-    if len(whole) > most:
-        whole = f"{whole[: most // 2]} … {whole[-(most // 2) :]}"
-    return whole if whole.isprintable() else "".join(map(_visible, whole))
+    short = _shortened(str(text), most)
+    return short if short.isprintable() else _shortened("".join(map(_visible, short)), most)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-(most // 2) :]}"
 
 
 def _visible(letter: str) -> str:

@@ -84,9 +84,12 @@ def _head(header: dict[str, Any], tensors: Tensors) -> Head:
         if "transform.omega" in tensors
         else FeatureTransform.parse(header["transform"])
     )
-    return HEAD_KINDS[header["head_kind"]](
-        tensors["weight"], tensors.get("bias"), transform, taps=tuple(header["taps"])
-    )
+    taps = tuple(header["taps"])
+    if not all(isinstance(tap, str) for tap in taps):
+        raise TypeError("taps that are not names")
+    if tensors["weight"].dim() != 2:
+        raise ValueError(f"weights of shape {list(tensors['weight'].shape)}")
+    return HEAD_KINDS[header["head_kind"]](tensors["weight"], tensors.get("bias"), transform, taps=taps)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ccvr.models.modes import alone_with
-from ccvr.models.passes import require_model
+from ccvr.models.passes import layer_at, require_model
 from ccvr.models.state import require_tensors
 
 
@@ -18,7 +18,7 @@ def backbone_digest(model: nn.Module, head: str) -> str:
 
 
 def _digest(model: nn.Module, head: str) -> str:
-    module = model.get_submodule(head)
+    module = layer_at(model, head)
     paths = [path for path, other in model.named_modules(remove_duplicate=False) if other is module]
     of_head = tuple(f"{path}." if path else "" for path in paths)
     state = model.state_dict(keep_vars=True)

@@ -11,7 +11,8 @@ from ccvr.core.errors import ModelError
 from ccvr.kernels.inputs import Inputs
 from ccvr.models.heads import Head
 from ccvr.models.modes import evaluating
-from ccvr.models.passes import outputs_of
+from ccvr.models.passes import device_of, outputs_of
+from ccvr.models.settings import standard_settings
 
 REMEDY = 'Name the head: model.head in a spec, head="path" in a call.'
 
@@ -72,7 +73,7 @@ def _record_linears(model: nn.Module, example: Inputs) -> tuple[Calls, object]:
     def remember(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: calls[name].append(Call(inputs[0], output, output._version))
 
-    with evaluating(model), ExitStack() as hooks:
+    with standard_settings(device_of(model)), evaluating(model), ExitStack() as hooks:
         for name, module in _linears(model).items():
             hooks.callback(module.register_forward_hook(remember(name)).remove)
         return calls, outputs_of(model, example)

@@ -48,6 +48,18 @@ def outputs_of(model: nn.Module, inputs: Inputs) -> Any:
         raise ModelError(f"the model fails on inputs {described(inputs)}: {reason}") from error
 
 
+def layer_at(model: nn.Module, path: str) -> nn.Module:
+    """The layer at a path.
+
+    Raises:
+        ModelError: there is none.
+    """
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise ModelError(f'the model has no layer "{path}".') from error
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's parameters are."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -89,11 +89,16 @@ def class_counts(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], num
     require_batches(batches)
     require_classes(num_classes)
     device, counts = device_of(model), ClassCounts.zeros(num_classes)
-    for inputs, labels in map(pair_of, batches):
-        with standard_settings(device), evaluating(model), buffers_kept(model):
-            scores = outputs_of(model, on(device, inputs))
-            if not isinstance(scores, Tensor) or scores.shape[1:] != (num_classes,) or not scores.is_floating_point():
-                got = described(scores) if isinstance(scores, Tensor) else type(scores).__name__
-                raise ModelError(f"the model returns {got}; score needs scores [B, {num_classes}].")
-            counts = counts + count(scores, labels.to(device))
+    with evaluating(model), buffers_kept(model):
+        for inputs, labels in map(pair_of, batches):
+            with standard_settings(device):
+                scores = outputs_of(model, on(device, inputs))
+                if (
+                    not isinstance(scores, Tensor)
+                    or scores.shape[1:] != (num_classes,)
+                    or not scores.is_floating_point()
+                ):
+                    got = described(scores) if isinstance(scores, Tensor) else type(scores).__name__
+                    raise ModelError(f"the model returns {got}; score needs scores [B, {num_classes}].")
+                counts = counts + count(scores, labels.to(device))
     return counts

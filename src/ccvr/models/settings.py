@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -36,8 +36,9 @@ class _OfProcess:
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                self._restore.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(torch.float32)
+                if (before := torch.get_default_dtype()) != torch.float32:
+                    self._restore.callback(torch.set_default_dtype, before)
+                    torch.set_default_dtype(torch.float32)
                 _compute_in_float32(self._restore)
             self._users += 1
 
@@ -54,14 +55,22 @@ def _compute_in_float32(restore: ExitStack) -> None:
         if (before := torch.get_float32_matmul_precision()) != "highest":
             restore.callback(torch.set_float32_matmul_precision, before)
             torch.set_float32_matmul_precision("highest")
+    for part in _products():
+        if (found := part.fp32_precision) not in ("ieee", "none"):
+            restore.callback(setattr, part, "fp32_precision", found)
+            part.fp32_precision = "ieee"
+
+
+@cache
+def _products() -> list[Any]:
+    """The settings of ``PRODUCTS``; torch before 2.9 has none."""
+    found: list[Any] = []
     for name in PRODUCTS:
         part: Any = torch.backends
         for step in name.split("."):
-            part = getattr(part, step, None)  # torch before 2.9 has no such settings
-        found = getattr(part, "fp32_precision", "none")
-        if found not in ("ieee", "none"):
-            restore.callback(setattr, part, "fp32_precision", found)
-            part.fp32_precision = "ieee"
+            part = getattr(part, step, None)
+        found += [part] if hasattr(part, "fp32_precision") else []
+    return found
 
 
 _of_process = _OfProcess()
@@ -81,7 +90,7 @@ def standard_settings(device: torch.device | str = "cpu") -> Iterator[None]:
         for kind in DEVICES:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-        if torch.get_default_device().type != "cpu":
+        if torch.empty(0).device.type != "cpu":  # torch.get_default_device() takes many times as long
             stack.enter_context(torch.device(device))
         yield
 

@@ -12,8 +12,7 @@ from torch.nn import functional
 from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
 from ccvr.kernels.inputs import Inputs, call, num_rows
-from ccvr.models.modes import alone_with
-from ccvr.models.passes import outputs_of
+from ccvr.models.passes import layer_at, outputs_of
 
 AUTO = "auto"
 MAX_TAPS = 5
@@ -113,7 +112,7 @@ def _joined(seen: dict[str, Any], taps: Sequence[str], z: Tensor) -> Tensor:
 def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[Features]:
     """A function x → features [B, d]: what enters the head at that path, behind the outputs of ``taps``.
 
-    The model runs as it is, with hooks that are gone afterwards.
+    The model runs as it is, with hooks that are gone afterwards; be alone with it (``models/modes.py``).
     """
     kept, entrance = Kept(), f"{head} (input)"
 
@@ -130,8 +129,8 @@ def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[F
             raise ModelError(f'the tap "{tap}" does not come before the head. Choose a layer that the head reads.')
         return _joined(seen, taps, seen[entrance])
 
-    modules, door = [model.get_submodule(tap) for tap in taps], model.get_submodule(head)
-    with alone_with(model), ExitStack() as hooks:
+    modules, door = [layer_at(model, tap) for tap in taps], layer_at(model, head)
+    with ExitStack() as hooks:
         for module, tap in zip(modules, taps, strict=True):
             hooks.callback(module.register_forward_hook(_Keep(kept, tap)).remove)
         hooks.callback(door.register_forward_pre_hook(_Keep(kept, entrance)).remove)

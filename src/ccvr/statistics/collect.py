@@ -5,6 +5,7 @@ Eval mode, no gradients, no augmentation; the model is left as it was.
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import MIN_COUNT, Request
+from ccvr.statistics.sent import Samples, SentBefore
 from ccvr.statistics.source import Source
 from ccvr.statistics.wire import MAX_NUMBERS
 
@@ -44,6 +46,7 @@ def collect(
     min_count: int = MIN_COUNT,
     projection: Projection | None = None,
     rng: np.random.Generator | None = None,
+    history: str | Path | None = None,
 ) -> ClassStatistics:
     """What a client sends: the statistics of its features, by class.
 
@@ -51,9 +54,19 @@ def collect(
     ``projection`` of the server. ``head``: path of the head, where it is not found by itself. ``taps``: layers that are
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
     ``rng`` draws the noise of a kind that has some; without one it cannot be predicted, and not be repeated.
+    ``history``: a file in which the client keeps digests of the samples behind what it sent. With it, statistics that
+    may differ from earlier ones by few samples are a ``ccvr.DifferencingWarning``.
     """
+    require_type("history", history, str | Path | None, "the path of a file")
     request = Request(kind, transform, "" if taps is None else taps, min_count, projection)
-    return collect_request(model, batches, num_classes, request, head=head, rng=rng)
+    if history is None:
+        return collect_request(model, batches, num_classes, request, head=head, rng=rng)
+    require_batches(batches)
+    sent = SentBefore.open(Path(history))
+    samples = Samples(sent.key)
+    found = collect_request(model, samples.watch(batches), num_classes, request, head=head, rng=rng)
+    sent.add(samples.classes(found.count), few=max(min_count, MIN_COUNT))
+    return found
 
 
 def collect_request(
@@ -75,7 +88,13 @@ def collect_request(
     samples = _peeked(batches)
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
-    with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
+    scored = len(model.get_submodule(source.head).get_parameter("weight"))
+    if num_classes > scored:  # before memory for them is asked for
+        raise StatisticsError(f'num_classes is {num_classes:,}; the head "{source.head}" scores {scored} classes.')
+    with (
+        buffers_kept(model),
+        closing(read_features(model, samples, source.head, source.taps)) as features,
+    ):  # also after an error
         return fold(features, num_classes, request, source, rng=rng)
 
 
@@ -117,11 +136,11 @@ def read_features(
 ) -> Generator[tuple[Tensor, Tensor]]:
     """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU.
 
-    In between the model is as it was, and free for other threads: a caller may stop anywhere.
+    In between the model is as it was, but for its buffers, and free for other threads: a caller may stop anywhere.
     """
     device = device_of(model)
     for inputs, labels in map(pair_of, batches):
-        with standard_settings(device), evaluating(model), buffers_kept(model), reading(model, head, taps) as features:
+        with standard_settings(device), evaluating(model), reading(model, head, taps) as features:
             z = features(on(device, inputs)).cpu()
         yield z, labels.cpu()
 
