@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from ccvr.calibration.forecast import forecast
     from ccvr.calibration.personalise import personalise
     from ccvr.calibration.select import select
+    from ccvr.core import errors
+    from ccvr.core.errors import CcvrError
     from ccvr.experiment.load import load
     from ccvr.experiment.pipeline import run
     from ccvr.experiment.spec import Spec
@@ -16,12 +18,15 @@ if TYPE_CHECKING:
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.merge import merge
     from ccvr.statistics.moments import ClassStatistics
+    from ccvr.statistics.sent import DifferencingWarning
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CcvrError": "ccvr.core.errors",
     "ClassCounts": "ccvr.models.scoring",
     "ClassStatistics": "ccvr.statistics.moments",
+    "DifferencingWarning": "ccvr.statistics.sent",
     "Projection": "ccvr.models.random_features",
     "Spec": "ccvr.experiment.spec",
     "calibrate": "ccvr.calibration.calibrate",
@@ -38,12 +43,15 @@ _HOMES = {
 }
 
 __all__ = [
+    "CcvrError",
     "ClassCounts",
     "ClassStatistics",
+    "DifferencingWarning",
     "Projection",
     "Spec",
     "calibrate",
     "collect",
+    "errors",
     "forecast",
     "load",
     "merge",
@@ -58,6 +66,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Resolve a public name when it is first used, so that `import ccvr` loads nothing."""
+    if name == "errors":
+        return importlib.import_module("ccvr.core.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'ccvr' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

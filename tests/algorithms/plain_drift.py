@@ -53,17 +53,21 @@ class Scaffold(Rule):
 
 
 class FedNova(FedProx):
+    HEAD = ("W2", "b2")
+
     def __init__(self, mu=0.0):
         super().__init__(mu)
         self.steps = {}
 
     def finish(self, local, w):
-        self.steps[local.client] = step_weight(local.num_steps, local.spec, self.mu)
+        pulls = {n: self.mu + (local.spec.clsprox if n in self.HEAD else 0.0) for n in w}
+        self.steps[local.client] = {n: step_weight(local.num_steps, local.spec, pull) for n, pull in pulls.items()}
 
     def merge(self, weights, trained, sizes):
         p, a = shares(trained, sizes, True), self.steps
-        effective = sum(p[k] * a[k] for k in trained)
-        return {n: w - effective * sum(p[k] * (w - trained[k][n]) / a[k] for k in trained) for n, w in weights.items()}
+        effective = {n: sum(p[k] * a[k][n] for k in trained) for n in weights}
+        mean = {n: sum(p[k] * (w - trained[k][n]) / a[k][n] for k in trained) for n, w in weights.items()}
+        return {n: w - effective[n] * mean[n] for n, w in weights.items()}
 
 
 class FedDyn(Rule):

@@ -86,9 +86,9 @@ def test_fednova_is_fedavg_where_all_take_as_many_steps(clients, tmp_path):
         torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-12)
 
 
-def test_scaffold_sends_its_controls_both_ways_fednova_a_number_feddyn_nothing(clients, tmp_path):
+def test_scaffold_sends_its_controls_both_ways_fednova_two_numbers_feddyn_nothing(clients, tmp_path):
     size, normalisation = 8 * (6 * 5 + 5 + 5 * 3 + 3), 8 * 2
-    extra = {"fedavg": (0, 0), "scaffold": (size, size), "fednova": (0, 8), "feddyn": (0, 0), "fedsam": (0, 0)}
+    extra = {"fedavg": (0, 0), "scaffold": (size, size), "fednova": (0, 16), "feddyn": (0, 0), "fedsam": (0, 0)}
     for name, (down, up) in extra.items():
         for report in last_of(replace(SPEC, algorithm=name), clients, tmp_path / name).clients:
             assert report.metrics.bytes_down == size + normalisation + down, name

@@ -19,7 +19,12 @@ SERVERS = {
     "fedyogi,lr=0.05,beta1=0.8,beta2=0.9,tau=0.01": lambda: FedYogi(0.05, 0.8, 0.01, 0.9),
     "fedexp,eps=0.0001": lambda: FedExp(0.0001),
 }
-LOCALS = {"fedprox,mu=0.7": lambda: FedProx(0.7), "scaffold": Scaffold, "fednova,mu=0.6": lambda: FedNova(0.6)}
+LOCALS = {
+    "fedprox,mu=0.7": lambda: FedProx(0.7),
+    "scaffold": Scaffold,
+    "scaffold,by_samples=true": lambda: Scaffold(by_samples=True),
+    "fednova,mu=0.6": lambda: FedNova(0.6),
+}
 SPEC = replace(BASE, rounds=4)
 
 
@@ -30,11 +35,25 @@ def test_equals_the_plain_implementation(server, fraction, clients, tmp_path):
     require_equal(spec, clients, tmp_path, Rule(), SERVERS[server]())
 
 
-@pytest.mark.parametrize("algorithm", LOCALS)
-@pytest.mark.parametrize("server", SERVERS)
+OTHER_MEANS = {"scaffold", "fednova,mu=0.6"}
+"""Clients' algorithms whose average is not that of the models by samples; fedexp refuses them."""
+PAIRS = [(s, a) for s in SERVERS for a in LOCALS if not (s.startswith("fedexp") and a in OTHER_MEANS)]
+
+
+@pytest.mark.parametrize(("server", "algorithm"), PAIRS)
 def test_above_what_clients_do(server, algorithm, clients, tmp_path):
     spec = replace(SPEC, algorithm=algorithm, server=server, client_fraction=0.6)
     require_equal(spec, clients, tmp_path, LOCALS[algorithm](), SERVERS[server]())
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "scaffold,by_samples=true,lr=0.5", "fednova"])
+def test_fedexp_refuses_clients_that_are_averaged_otherwise(algorithm):
+    with pytest.raises(SpecError) as error:
+        algorithm_of(TrainingSpec(algorithm=algorithm, server="fedexp"))
+    assert str(error.value) == (
+        'training.server is "fedexp", which compares the clients\' changes with their mean by samples, and '
+        f'"{algorithm}" takes another mean. Choose another server optimiser.'
+    )
 
 
 def test_fedexp_takes_longer_steps_than_fedavg(clients, tmp_path):

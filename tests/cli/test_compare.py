@@ -54,6 +54,13 @@ def _tables(out: str) -> str:
     return out[: out.index("Page: ")]
 
 
+def test_an_algorithm_that_cannot_train_the_model_is_refused_before_any_run(ccvr: Command, tmp_path: Path) -> None:
+    code, _, err = ccvr("compare", "digits-a0.1", "--algorithms", "fedavg", "fedbn", *TINY, "--seeds", "1")
+    assert code == 2
+    assert err.startswith("SpecError: fedbn keeps normalisation layers with the clients, and the model has none.")
+    assert not (tmp_path / "here").exists()
+
+
 def test_a_budget_that_ends_says_how_to_go_on(ccvr: Command, tmp_path: Path) -> None:
     code, out, err = ccvr(*TWO, "--seeds", "1", "--budget", "0")
     assert (code, err) == (0, "The budget is spent; runs left: 2. The same command goes on.\n")

@@ -9,6 +9,7 @@ import pytest
 
 from ccvr.comparison.arms import Arm, ArmRun, Comparison
 from ccvr.comparison.page import comparison_page
+from ccvr.comparison.tables import tables_of
 from ccvr.core.errors import RunError
 from ccvr.report.runs import RunFiles
 from tests.report.conftest import record, results, spec, write_run
@@ -47,7 +48,7 @@ def test_the_numbers_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_tables_have_mean_and_deviation_and_only_columns_that_are_known() -> None:
-    arms, differences = compared(PLAIN, BETTER).tables()
+    arms, differences = tables_of(compared(PLAIN, BETTER))
     assert list(arms.headers) == ["algorithm", "seeds", "before", "after", "gain", "MB", "seconds"]
     befores = [run.before for run in BETTER.runs]
     assert arms.rows[1][:3] == ["scaffold", "3", f"{mean(befores):.2f} ± {stdev(befores):.2f}"]
@@ -65,21 +66,21 @@ def test_other_heads_have_columns_of_their_own() -> None:
         )
         return Arm("fedavg", tuple(runs))
 
-    table, *_ = compared(heads(61, 62), heads(63, 64)).tables()
+    table, *_ = tables_of(compared(heads(61, 62), heads(63, 64)))
     assert list(table.headers) == ["algorithm", "seeds", "before", "after", "gain", "lda", "head MB", "MB", "seconds"]
     assert [row[5:8] for row in table.rows] == [
         ["61.00 ± 0.00", "62.00 ± 0.00", "2.00 ± 0.00"],
         ["63.00 ± 0.00", "64.00 ± 0.00", "2.00 ± 0.00"],
     ]
     own = Arm("fedper", (made(0, 50, 60, personal={"trained": 80.0, "prior": 81.0}), made(1, 50, 60)))
-    table, *_ = compared(PLAIN, own, seeds=(0, 1)).tables()
+    table, *_ = tables_of(compared(PLAIN, own, seeds=(0, 1)))
     assert list(table.headers)[5:7] == ["MB", "seconds"], "what a run lacks is no column"
     own = replace(own, runs=own.runs[:1])
-    table, *_ = compared(PLAIN, own, seeds=(0,)).tables()
+    table, *_ = tables_of(compared(PLAIN, own, seeds=(0,)))
     assert [row[5:7] for row in table.rows] == [["–", "–"], ["80.00", "81.00"]]
     assert list(table.headers)[5:7] == ["personal trained", "personal prior"]
     mixed = Arm("moon", (made(0, 50, 60, deployed="uncalibrated"),))
-    assert "ccvr" in compared(PLAIN, mixed).tables()[0].headers, (
+    assert "ccvr" in tables_of(compared(PLAIN, mixed))[0].headers, (
         "where runs deploy different heads, each has its column"
     )
 
@@ -107,9 +108,9 @@ def test_one_seed_says_nothing_about_noise() -> None:
     found = compared(first, second, seeds=(0,))
     said = "Nothing can be said about noise: that takes 3 seeds of two algorithms. Give more --seeds."
     assert found.verdicts() == [said]
-    assert len(found.tables()) == 1
+    assert len(tables_of(found)) == 1
     assert [each.verdict for each in found.differences()] == ["cannot be said"] * 2
-    assert "±" not in " ".join(found.tables()[0].rows[0])
+    assert "±" not in " ".join(tables_of(found)[0].rows[0])
 
 
 def test_runs_are_paired_by_seed_and_what_has_no_partner_is_left_out() -> None:
@@ -117,7 +118,7 @@ def test_runs_are_paired_by_seed_and_what_has_no_partner_is_left_out() -> None:
     before, _ = compared(PLAIN, late).differences()
     assert (before.paired.n, before.paired.mean) == (2, pytest.approx((58.9 - 54 + 55.0 - 50) / 2))
     assert compared(PLAIN, Arm("none", ())).differences() == []
-    assert compared(PLAIN, Arm("none", ())).tables()[0].rows[1][2:] == ["–"] * 5
+    assert tables_of(compared(PLAIN, Arm("none", ())))[0].rows[1][2:] == ["–"] * 5
 
 
 def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_damaged_rounds_are_one_line(clients: object, tmp_path: Path) -> None:
     path = write_run(tmp_path / "run")
     lines = [{**record(number), "clients": clients} for number in (1, 2, 3)]
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged \(.+\)\. Delete the run's folder to train again\."):
+    with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: line 1: clients.+\. Restore it, or delete it"):
         ArmRun.of(RunFiles.read(path))
 
 

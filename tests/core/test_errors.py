@@ -51,6 +51,7 @@ def test_escape_codes_and_lone_surrogates_are_written_out() -> None:
 
 def test_of_a_long_text_beginning_and_end_are_kept() -> None:
     shown = printable("fact " + "x" * 10**6 + " remedy")
+    assert len(printable("\x1b" * 10**6)) <= MAX_MESSAGE + 3
     assert len(shown) <= MAX_MESSAGE + 3
     assert shown.startswith("fact x")
     assert shown.endswith("x remedy")

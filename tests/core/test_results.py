@@ -94,12 +94,12 @@ def test_the_keys_of_a_new_run() -> None:
         ),
         (changed("client_accuracy", "ccvr", value=...), "client_accuracy has no head 'ccvr'"),
         (changed("client_accuracy", "ccvr", "p10", value=...), "client_accuracy['ccvr'] has no \"p10\""),
-        (changed("calibrations", "ccvr", "method", value=...), "calibrations['ccvr'] has no method"),
+        (changed("calibrations", "ccvr", "method", value=...), "calibrations['ccvr'] has no \"method\""),
         (changed("class_names", value=["cat", 1, "dog"]), "class_names[1] is 1, not text"),
         (changed("missing", value={"train": ["3"]}), "missing['train'] is a list, not an object"),
         (changed("personal_accuracy", value={"mean": 1.0}), 'personal_accuracy has no "p10"'),
         (changed("personal", value={"prior": OWN}), "personal['prior'] has no \"method\""),
-        (changed("personal", value={"prior": {**OWN, "method": 3}}), "method is 3, not text"),
+        (changed("personal", value={"prior": {**OWN, "method": 3}}), "personal['prior']['method'] is 3, not text"),
         (
             changed("personal", value={"prior": {**OWN, "method": "prior", "head": "gone"}}),
             "personal['prior'] is of the head 'gone', which has no accuracy",
@@ -132,3 +132,10 @@ def test_heads_of_another_file_get_their_new_labels() -> None:
     assert union["validation_accuracy"] == {"ccvr-2": 5.0}
     assert check_results(union, Path(), "") == union
     assert "ccvr-2" not in own["accuracy"], "the arguments stay as they were"
+
+
+def test_more_heads_than_tables_show_are_refused() -> None:
+    said = results()
+    said["accuracy"] |= {f"head {number}": 1.0 for number in range(1000)}
+    with pytest.raises(RunError, match="accuracy has 1,003 labels, more than 1,000"):
+        check_results(said, Path("x"), "")

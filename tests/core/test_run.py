@@ -264,7 +264,7 @@ class TestJson:
             run.read_json(run.results)
 
 
-records = st.lists(st.fixed_dictionaries({"loss": st.floats(allow_nan=False, allow_infinity=False), "note": st.text()}))
+records = st.lists(st.fixed_dictionaries({"loss": st.floats(-1e100, 1e100), "note": st.text()}))
 
 
 class TestRounds:
@@ -310,12 +310,12 @@ class TestRounds:
     def test_damage_before_the_last_line_is_an_error(self, tmp_path: Path) -> None:
         run = RunFolder(tmp_path)
         run.rounds.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
-        with pytest.raises(RunError, match=r"rounds\.jsonl cannot be read \("):
+        with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: line 2: .*\. Restore it, or delete it"):
             run.read_rounds()
 
-    @pytest.mark.parametrize("line", ['{"loss": 1}', "[1]", '{"round": "two"}'])
+    @pytest.mark.parametrize("line", ['{"loss": 1}', '{"round": "two"}', '{"round": true}'])
     def test_a_line_that_is_no_round_is_one_error(self, tmp_path: Path, line: str) -> None:
         run = RunFolder(tmp_path)
         run.rounds.write_text(f'{{"round": 1}}\n{line}\n')
-        with pytest.raises(RunError, match=r"line 2 of .*rounds\.jsonl is not a record of a round\. Delete the line\."):
+        with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: line 2: .*round.* Restore it, or delete it"):
             run.forget_rounds_after(1)

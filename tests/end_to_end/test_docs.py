@@ -1,6 +1,7 @@
 """Every command and block of the documents works as written."""
 
 import copy
+import json
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import ccvr
+from bench.attacks import tables
 from bench.reproduction import BLOCK, refreshed
 from bench.reproduction import PAGES as GENERATED
 from ccvr.cli.main import dispatch
@@ -94,6 +96,17 @@ def test_the_librarys_python(capsys):
     assert "chosen: ccvr" in capsys.readouterr().out
 
 
+def test_the_robust_merges_python(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "robustness.md").read_text(), re.DOTALL)
+    model, clients = small_federation()
+    x, y = clients[0][0]
+    parts = small_statistics(model, [*clients, clients[1], [(x, (y + 1) % 10)]])
+    scope = {"ccvr": ccvr, "blobs": [part.to_bytes() for part in parts]}
+    exec(block, scope)
+    assert capsys.readouterr().out.count("part 4: the mean of classes") == 2
+    assert scope["total"].count.sum() == 4 * 300
+
+
 def test_the_analyses_python(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "analysis.md").read_text(), re.DOTALL)
     model, clients = small_federation()
@@ -136,6 +149,13 @@ def test_pages_say_what_the_records_say(page, blocks):
     text = page.read_text()
     assert refreshed(text) == text, "run: python bench/reproduction.py"
     assert len(BLOCK.findall(text)) >= blocks
+
+
+def test_the_attacks_are_those_of_the_records():
+    records = json.loads((ROOT / "results" / "attacks.json").read_text())
+    page = (ROOT / "docs" / "robustness.md").read_text()
+    for block in tables([row for record in records for row in record["rows"]]).split("\n\n"):
+        assert block in page, "run: python bench/attacks.py --table results/attacks.json"
 
 
 def test_nothing_is_left_to_be_filled_in():

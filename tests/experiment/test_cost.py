@@ -46,7 +46,7 @@ def test_samples_and_traffic():
     ("algorithm", "down", "up"),
     [
         ("scaffold", 4 * PARAMETERS, 4 * PARAMETERS),
-        ("fednova", 0, 8),
+        ("fednova", 0, 16),
         ("feddyn", 0, 0),
         ("fedsam", 0, 0),
         ("fedadam", 0, 0),

@@ -479,8 +479,13 @@ def test_a_client_with_another_model_is_named_with_its_reason():
     assert "does not take the server's tensors" in found.absent[100]
 
 
-def honest(num_classes=4, kind="pooled"):
-    return ccvr.collect(small_model(), batches_of(0), num_classes=num_classes, kind=kind)
+def honest(kind="pooled"):
+    return ccvr.collect(small_model(), batches_of(0), num_classes=4, kind=kind)
+
+
+def of_more_classes():
+    z, y = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 4
+    return ccvr.statistics_of(z, y, 9, kind="pooled", source=honest().source)
 
 
 def other_backbone():
@@ -499,7 +504,7 @@ HOSTILE = {
     "cut": pack({"statistics": honest().to_bytes()[:-7]}),
     "another kind": pack({"statistics": honest(kind="full").to_bytes()}),
     "another backbone": pack({"statistics": other_backbone()}),
-    "more classes": pack({"statistics": honest(num_classes=9).to_bytes()}),
+    "more classes": pack({"statistics": of_more_classes().to_bytes()}),
     "nothing": RecordDict(),
     "other records": RecordDict({"ccvr.blobs": ConfigRecord({"statistics": b"x"})}),
     "a numpy array": with_array(Array(torch.zeros(3).numpy())),
@@ -679,3 +684,12 @@ def test_old_apps_cannot_be_asked():
 def test_a_client_s_own_least_count_is_a_number(value):
     with pytest.raises(CcvrError, match=rf"min_count is {value}; give a whole number from 0 to"):
         ccvr.flower.register(ClientApp(), load, min_count=value)
+
+
+@pytest.mark.parametrize("around", [torch.inference_mode, lambda: torch.autocast("cpu")], ids=["inference", "autocast"])
+def test_what_is_set_around_the_stage_changes_no_bit(around):
+    expected = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", validate=True)
+    with around():
+        found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, "lda", validate=True)
+    assert same_tensors(found.model, expected.model)
+    assert str(found) == str(expected)

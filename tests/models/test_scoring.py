@@ -1,3 +1,4 @@
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -7,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ccvr.core.errors import DataError, ModelError, UsageError
 from ccvr.models.modes import evaluating
-from ccvr.models.scoring import ClassCounts, count, score
+from ccvr.models.scoring import ClassCounts, class_counts, count, score
 
 NUM_CLASSES = 4
 
@@ -124,9 +126,88 @@ def test_scoring_leaves_modes_moments_and_gradients(training: bool) -> None:
 def test_modes_come_back_after_an_error() -> None:
     model = frozen_model()
     modes = [module.training for module in model.modules()]
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+    with pytest.raises(ModelError, match=r"^the model fails on inputs float32 \[1, 5\]: mat1 and mat2 shapes"):
         score(model, [(torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))], NUM_CLASSES)
     assert [module.training for module in model.modules()] == modes
     with evaluating(model):
         assert not any(module.training for module in model.modules())
     assert [module.training for module in model.modules()] == modes
+
+
+BATCH = next(batches(size=16))
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (BATCH[1].index_fill(0, torch.tensor([3]), 4), "label 4 is not one of 4 classes (0 to 3)."),
+        (BATCH[1].index_fill(0, torch.tensor([3]), -1), "label -1 is not one of 4 classes (0 to 3)."),
+        (BATCH[1].float(), "the labels of 16 samples are float32 [16]; give whole numbers [B]."),
+        (BATCH[1][:3], "the labels of 16 samples are int64 [3]; give whole numbers [B]."),
+        (BATCH[1].to("meta"), "a batch is on the meta device, which holds no numbers. Give batches with numbers."),
+        ([0] * 16, "expected batches of two tensors (inputs, labels), got tuple. Give batches as such pairs."),
+    ],
+    ids=["above", "below", "fractional", "few", "meta", "list"],
+)
+def test_labels_that_cannot_be_are_one_line(labels: object, said: str) -> None:
+    with pytest.raises(DataError) as caught:
+        score(frozen_model(), [(BATCH[0], labels)], NUM_CLASSES)
+    assert str(caught.value) == said
+
+
+class Returns(nn.Module):
+    """A model that returns what it is given, for any inputs."""
+
+    def __init__(self, found: object) -> None:
+        super().__init__()
+        self.found = found
+
+    def forward(self, x: Tensor) -> object:
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (Returns(torch.zeros(16, 5)), "the model returns float32 [16, 5]; score needs scores [B, 4]."),
+        (Returns(torch.zeros(16, 4, 1)), "the model returns float32 [16, 4, 1]; score needs scores [B, 4]."),
+        (Returns(torch.zeros(16, 4, dtype=torch.int64)), "the model returns int64 [16, 4]; score needs scores [B, 4]."),
+        (Returns((torch.zeros(16, 4),)), "the model returns tuple; score needs scores [B, 4]."),
+        (frozen_model().to("meta"), "the model is on the meta device, which holds no numbers. Load its weights first."),
+        ("model", "the model is a str; give an nn.Module."),
+    ],
+    ids=["wide", "deep", "whole", "tuple", "meta", "text"],
+)
+def test_models_that_give_no_scores_are_one_line(model: nn.Module, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        score(model, [BATCH], NUM_CLASSES)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.0, "4", None, True, 10**7])
+def test_what_is_no_number_of_classes(number: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        score(frozen_model(), [BATCH], number)
+    assert str(caught.value) == f"num_classes is {number!r}; give a whole number from 1 to 1,000,000."
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_scores_that_are_not_numbers_are_no_class(wrong: float) -> None:
+    """Not class 0, which argmax gives."""
+    scores = torch.zeros(16, NUM_CLASSES)
+    scores[0] = wrong
+    with pytest.raises(ModelError, match="not finite"):
+        score(Returns(scores), [BATCH], NUM_CLASSES)
+    found = class_counts(Returns(scores.fill_(float("nan"))), [(BATCH[0], torch.zeros(16).long())], NUM_CLASSES)
+    assert (found.accuracy, found.total.tolist()) == (0, [16, 0, 0, 0])
+    assert math.isnan(found.loss)
+
+
+def test_a_class_may_be_ruled_out() -> None:
+    scores = torch.eye(NUM_CLASSES).log()
+    found = score(Returns(scores), [(BATCH[0][:4], torch.arange(4))], NUM_CLASSES)
+    assert (found.accuracy, found.loss) == (100, 0)
+
+
+def test_a_model_without_parameters_is_scored() -> None:
+    assert score(nn.Identity(), [(torch.eye(NUM_CLASSES), torch.arange(4))], NUM_CLASSES).accuracy == 100

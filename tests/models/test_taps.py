@@ -150,7 +150,7 @@ class TestReading:
 
     def test_the_hooks_are_gone_after_an_error(self, net: Net) -> None:
         before = hooks(net)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(ModelError, match=r"^the model fails on inputs"):
             read(net, "head", ("low", "high"), torch.zeros(1, 9, 8, 8))
         assert hooks(net) == before
 
@@ -163,7 +163,7 @@ class TestReading:
     def test_a_failed_pass_leaves_nothing_for_the_next(self, net: Net) -> None:
         expected = read(net, "head", ("low",))
         with torch.no_grad(), reading(net, "head", ("low",)) as features:
-            with pytest.raises(RuntimeError):
+            with pytest.raises(ModelError, match=r"^the model fails on inputs"):
                 features(torch.zeros(1, 9, 8, 8))
             assert torch.equal(features(X), expected)
             assert torch.equal(features(X[:2]), expected[:2])

@@ -142,6 +142,36 @@ def test_markdown_keeps_a_cell_in_its_column():
     assert text == "c\n\n| a | b |\n|---|---:|\n| x\\|y | 1 |\n"
 
 
+def test_names_are_no_markup_in_markdown():
+    (line,) = markdown(TextTable("c", ("a",), [["<b>[x](http://y) \\| `z`"]], ("a",))).splitlines()[4:]
+    assert line == "| \\<b>\\[x](http://y) \\\\\\| \\`z\\` |"
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+1", "-x", "@SUM(A1)", "\t=1", "-"])
+def test_names_are_no_formulas_in_csv(text):
+    plain = TextTable("c", ("a", "b"), [[text, "1"]], ("a",), name="t")
+    for table in (plain, replace(plain, values=[{"a": text, "b": 1}])):
+        (row,) = csv.DictReader(io.StringIO(comma_separated([table])))
+        assert row == {"table": "t", "a": f"'{text}", "b": "1"}
+
+
+@pytest.mark.parametrize("text", ["-0.69", "+4.13", "-1e5", "2"])
+def test_numbers_in_csv_stay_numbers(text):
+    (row,) = csv.DictReader(io.StringIO(comma_separated([TextTable("c", ("a",), [[text]])])))
+    assert row["a"] == text
+
+
+@pytest.mark.parametrize("name", ["terminal", *FORMATS])
+def test_names_steer_no_terminal_and_add_no_line(name, capsys):
+    hostile, plain = "\x1b]0;taken\x07\n\x9b31m\u202e", "x" * 40
+    printed = []
+    for each in (hostile, plain):
+        print_tables([TextTable(each, ("a", each), [[each, each]], ("a",), name=each)], name)
+        printed.append(capsys.readouterr().out)
+    assert printed[0].replace("\n", "").isprintable()
+    assert len(printed[0].splitlines()) == len(printed[1].splitlines())
+
+
 def test_markup_of_the_terminal_is_text():
     assert "[bold]x[/bold]" in shown(TextTable("[red]c", ("a",), [["[bold]x[/bold]"]], ("a",)))
 

@@ -19,8 +19,9 @@ from tests.reproduction.made import trained, trainings
 CELL = "cifar10-a0.1-fedavg"
 POOR = {"uncalibrated": 50.0, "ccvr": 56.0}
 RICH = {"uncalibrated": 50.0, "ccvr": 55.0, "lda": 57.0, "ccvr-m50": 54.0}
-NORMS = ({"norms": np.array([1.0, 2.0])}, {"labels": ["ccvr"]})
-OTHER = ({"norms": np.array([3.0, 4.0])}, {"labels": ["ccvr"]})
+NORMS = ({"norms": np.array([[1.0, 2.0]])}, {"heads": ["ccvr"]})
+OTHER = ({"norms": np.array([[3.0, 4.0]])}, {"heads": ["ccvr"]})
+CKA = ({"cka": np.ones((1, 2, 2))}, {"layers": ["head"], "clients": [0, 1], "mean": [1.0]})
 
 
 def made(accuracies, *, analyses=None, path="run", commit="aaa", **more):
@@ -40,7 +41,7 @@ def only(results):
 
 
 def test_a_poor_run_takes_nothing_from_a_rich_record(tmp_path):
-    recorded(tmp_path, made(RICH, analyses={"norms": NORMS, "cka": NORMS}, commit="old"))
+    recorded(tmp_path, made(RICH, analyses={"norms": NORMS, "cka": CKA}, commit="old"))
     (written,) = recorded(tmp_path, made(POOR, analyses={"norms": OTHER}, commit="new"))
     assert (written.replaced, written.lost) == (False, ())
     back = only(tmp_path)
@@ -48,9 +49,9 @@ def test_a_poor_run_takes_nothing_from_a_rich_record(tmp_path):
     for part in ("per_class_recall", "client_accuracy"):
         assert set(back.results[part]) == set(RICH)
     assert set(back.results["calibrations"]) == set(RICH) - {"uncalibrated"}
-    assert {name: arrays["norms"].tolist() for name, (arrays, _) in back.analyses.items()} == {
-        "norms": [3.0, 4.0],
-        "cka": [1.0, 2.0],
+    assert {name: arrays[name].tolist() for name, (arrays, _) in back.analyses.items()} == {
+        "norms": [[3.0, 4.0]],
+        "cka": [[[1.0, 1.0], [1.0, 1.0]]],
     }
     assert back.provenance["commit"] == "new"
     assert back.provenance["calibrated"] == [{"commit": "old"}], "where the others come from"
@@ -58,7 +59,7 @@ def test_a_poor_run_takes_nothing_from_a_rich_record(tmp_path):
 
 def test_a_run_that_lost_its_rounds_and_owners_takes_none_from_the_record(tmp_path):
     whole = made(POOR)
-    counts = np.array([[1, 2], [3, 4]])
+    counts = np.array([[1, 2], [3, 4]] * 5)
     recorded(tmp_path, replace(whole, files=replace(whole.files, label_counts=counts)))
     before = only(tmp_path)
     recorded(tmp_path, replace(whole, files=replace(whole.files, rounds=[], label_counts=None)))
@@ -67,7 +68,7 @@ def test_a_run_that_lost_its_rounds_and_owners_takes_none_from_the_record(tmp_pa
 
 
 def test_recording_again_changes_no_byte(tmp_path):
-    recorded(tmp_path, made(RICH, analyses={"cka": NORMS}, commit="old"))
+    recorded(tmp_path, made(RICH, analyses={"cka": CKA}, commit="old"))
     recorded(tmp_path, made(POOR))
     (path,) = tmp_path.rglob("*.json")
     before = path.read_bytes()
@@ -76,7 +77,7 @@ def test_recording_again_changes_no_byte(tmp_path):
 
 
 def test_another_training_takes_the_records_place_and_what_is_lost_is_named(tmp_path):
-    recorded(tmp_path, made(RICH, analyses={"cka": NORMS}))
+    recorded(tmp_path, made(RICH, analyses={"cka": CKA}))
     (written,) = recorded(tmp_path, made({"uncalibrated": 51.0, "ccvr": 56.0}))
     assert (written.replaced, written.lost) == (True, ("lda", "ccvr-m50", "cka"))
     assert only(tmp_path).accuracy == {"uncalibrated": 51.0, "ccvr": 56.0}
@@ -150,7 +151,7 @@ def test_one_round_that_differs_makes_another_training():
 
 
 def test_records_are_as_good_as_runs_to_be_united(tmp_path):
-    recorded(tmp_path, made(RICH, analyses={"cka": NORMS}))
+    recorded(tmp_path, made(RICH, analyses={"cka": CKA}))
     both = RunIndex([made(POOR), *RunIndex.read(None, tmp_path)])
     (one,) = both
     assert set(one.files.accuracy) == set(RICH)

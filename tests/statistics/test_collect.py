@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import ccvr
-from ccvr.core.errors import ModelError, SpecError, StatisticsError
+from ccvr.core.errors import DataError, ModelError, SpecError, StatisticsError
 from ccvr.data.augment import ShiftAndMirror
 from ccvr.data.batches import TrainingSamples, epoch, in_order
 from ccvr.data.samples import Samples
@@ -466,7 +466,7 @@ X, Y = samples("vectors", 4)
 def test_batches_that_are_no_pairs_of_tensors(batch, first):
     model = frozen_in_part(CASES["sequential"].model())
     before = everything(model)
-    with pytest.raises(StatisticsError) as caught:
+    with pytest.raises(DataError) as caught:
         gather(model, [batch] if first else [(X, Y), batch])
     got = type(batch).__name__
     said = f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs."
@@ -501,6 +501,7 @@ def test_wrong_labels(labels, message):
 @pytest.mark.parametrize("num_classes", [5, 300])
 def test_labels_of_every_type_of_integer(dtype, num_classes):
     model = CASES["sequential"].model()
+    model[-1] = nn.Linear(4, num_classes)
     y = Y + (100 if num_classes == 300 else 0)
     expected = gather(model, [(X, y)], num_classes=num_classes)
     assert same_bits(gather(model, [(X, y.to(dtype))], num_classes=num_classes), expected)
@@ -787,3 +788,9 @@ def test_a_client_loads_little():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "torch" in loaded
     assert not [name for name in loaded if name.startswith(HEAVY)]
+
+
+def test_more_classes_than_the_head_scores_are_refused_before_memory_is_asked_for():
+    with pytest.raises(StatisticsError) as caught:
+        gather(network(), [(torch.zeros(2, 3, 8, 8), torch.zeros(2).long())], num_classes=10**6)
+    assert str(caught.value) == 'num_classes is 1,000,000; the head "5" scores 5 classes.'

@@ -81,6 +81,8 @@ class Algorithm:
     """Whether it changes ``init`` and ``aggregate`` alone: then ``training.server`` may name it."""
     averages: ClassVar[bool] = True
     """Whether ``aggregate`` gives an average of models, of which a server optimiser can make a step."""
+    needs_sample_mean: ClassVar[bool] = False
+    """Whether it rests, as a server optimiser, on an average that is Σ n_k w_k / Σ n_k of the clients' models."""
     trains_head: ClassVar[bool] = True
     """Whether clients train the head."""
     one_model: ClassVar[bool] = True
@@ -89,6 +91,11 @@ class Algorithm:
     """What passes between server and clients beside the model, in words."""
     note: ClassVar[str] = ""
     """What a reader of its runs should know, in one line: a run says it at its start."""
+
+    @property
+    def is_sample_mean(self) -> bool:
+        """Whether the average that ``aggregate`` gives is Σ n_k w_k / Σ n_k of the clients' models."""
+        return self.averages
 
     def require(self, spec: TrainingSpec) -> None:
         """Refuse a training section under which the algorithm has no meaning; called before a run begins."""

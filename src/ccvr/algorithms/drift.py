@@ -95,6 +95,10 @@ class Scaffold(Algorithm):
     def __post_init__(self) -> None:
         require_above("scaffold: lr", self.lr, 0)
 
+    @property
+    def is_sample_mean(self) -> bool:
+        return self.by_samples and self.lr == 1
+
     def init(self, model: ModelState, num_clients: int) -> Tensors:
         zeros = {name: torch.zeros_like(tensor) for name, tensor in model.parameters.items()}
         return zeros | {CLIENTS: torch.tensor(num_clients)}
@@ -127,11 +131,15 @@ STEPS = "steps"
 
 
 class Counting(Proximal):
-    """Tells the server the weight a_k of the steps that were taken (``step_weight``)."""
+    """Tells the server the weights a_k of the steps that were taken (``step_weight``): of the body, and of the head.
+
+    They differ where clsprox pulls the head alone.
+    """
 
     def finish(self, num_steps: int) -> Outcome:
-        weight = step_weight(num_steps, self.context.spec, self.mu)
-        return Outcome(payload={STEPS: torch.tensor(weight, dtype=torch.float64)})
+        spec = self.context.spec
+        weights = [step_weight(num_steps, spec, pull) for pull in (self.mu, self.mu + spec.clsprox)]
+        return Outcome(payload={STEPS: torch.tensor(weights, dtype=torch.float64)})
 
 
 @dataclass(frozen=True)
@@ -141,13 +149,16 @@ class FedNova(Algorithm):
     d_k = (w − w_k) / a_k, w ← w − (Σ p_k a_k) Σ p_k d_k, p_k the client's part of the round's samples.
     """
 
-    sends = "the weight of a client's steps, one number, up"
-
+    sends = "the weights of a client's steps, two numbers, up"
     mu: float = 0.0
-    """Weight of a proximal term as FedProx has, which the weight of the steps takes into account; 0 is off."""
+    """Weight of a proximal term as FedProx has; 0 is off. The weights of the steps take it and clsprox into account."""
 
     def __post_init__(self) -> None:
         require_at_least("fednova: mu", self.mu, 0)
+
+    @property
+    def is_sample_mean(self) -> bool:
+        return False
 
     def objective(self, context: LocalContext) -> LocalObjective:
         return Counting(context, mu=self.mu)
@@ -161,13 +172,18 @@ class FedNova(Algorithm):
         def of_one_step() -> Iterator[LocalResult]:
             for result in results:
                 steps.add(result.payload, result.num_examples)
-                ends = result.parameters
-                yield replace(result, parameters={n: (w - ends[n]) / result.payload[STEPS] for n, w in old.items()})
+                ends, taken = result.parameters, result.payload[STEPS]
+                yield replace(result, parameters={n: (w - ends[n]) / _part(taken, n) for n, w in old.items()})
 
         mean = server.average(of_one_step())
         number = steps.result()[STEPS]
-        made = {n: (old[n] - number * mean.parameters[n]).to(w.dtype) for n, w in before.parameters.items()}
+        made = {n: (old[n] - _part(number, n) * mean.parameters[n]).to(w.dtype) for n, w in before.parameters.items()}
         return ModelState(made, mean.buffers), state
+
+
+def _part(steps: Tensor, name: str) -> Tensor:
+    """The weight of the steps of a parameter: the second where it is the head's."""
+    return steps[int(name.startswith("head."))]
 
 
 # --- FedDyn -----------------------------------------------------------------------------------------------------------

@@ -138,6 +138,7 @@ class FedExp(Algorithm):
     """
 
     is_server = True
+    needs_sample_mean = True
 
     eps: float = 0.001
     """Added to the squared norm of the mean change."""

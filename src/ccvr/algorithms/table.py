@@ -68,7 +68,7 @@ def algorithm_of(spec: TrainingSpec) -> Algorithm:
     """The algorithm of a spec, under its server optimiser where it names one.
 
     Raises:
-        SpecError: ``training.server`` is no server optimiser, or the algorithm has a rule of its own for the server.
+        SpecError: ``training.server`` is no server optimiser, or the two have no meaning together.
     """
     algorithm = find_algorithm(spec.algorithm)
     if not spec.server:
@@ -84,6 +84,11 @@ def algorithm_of(spec: TrainingSpec) -> Algorithm:
         raise SpecError(
             f'training.server is "{spec.server}", and "{spec.algorithm}" has a rule of its own for the server. '
             "Leave training.server out, or choose another algorithm."
+        )
+    if server.needs_sample_mean and not algorithm.is_sample_mean:
+        raise SpecError(
+            f'training.server is "{spec.server}", which compares the clients\' changes with their mean by samples, and '
+            f'"{spec.algorithm}" takes another mean. Choose another server optimiser.'
         )
     return WithServer(algorithm, server)
 

@@ -1,16 +1,20 @@
 """Calibrate a model from merged statistics."""
 
 import copy
-import warnings
 
 from torch import nn
 
 from ccvr.calibration.calibrator import FromStatistics, fit_head
 from ccvr.calibration.methods import Calibration, parse_calibration
+from ccvr.core.arguments import require_seed, require_type
+from ccvr.core.caution import warn
 from ccvr.core.errors import CalibrationError
 from ccvr.models.digest import backbone_digest
 from ccvr.models.heads import Head, LinearHead
+from ccvr.models.passes import require_model
+from ccvr.models.settings import settled
 from ccvr.models.split import under_new_head
+from ccvr.statistics.collect import require_statistics
 from ccvr.statistics.kinds import stands_for
 from ccvr.statistics.moments import ClassStatistics
 
@@ -25,6 +29,7 @@ BEST = {
 BEST_WITH_TAPS = {**BEST, "full": "lda,shrinkage=oas", "diagonal": "ncm"}
 
 
+@settled
 def calibrate(model: nn.Module, statistics: ClassStatistics, method: str | None = None, *, seed: int = 0) -> nn.Module:
     """A new model with a calibrated head; ``model`` is left as it is.
 
@@ -42,6 +47,10 @@ def fit(
     model: nn.Module, statistics: ClassStatistics, method: str | None, *, seed: int
 ) -> tuple[Head, Head, Calibration]:
     """The model's head, a new one, and how it was made."""
+    require_model(model)
+    require_statistics(statistics)
+    require_type("method", method, str | None, "the name of a calibrator")
+    require_seed(seed)
     head = require_match(model, statistics)
     chosen = parse_calibration(method or best_method(statistics), {"transform": statistics.source.transform})
     _require_of_these(chosen, statistics)
@@ -114,8 +123,7 @@ def note_absent(statistics: ClassStatistics) -> None:
     absent = (statistics.count == 0).nonzero().flatten().tolist()
     if absent:
         names = ", ".join(map(str, absent[:10])) + (" …" if len(absent) > 10 else "")
-        warnings.warn(
+        warn(
             f"nobody has samples of {len(absent)} of {len(statistics.count)} classes ({names}): closed forms never "
-            "predict them, re-training leaves their rows as they are",
-            stacklevel=3,
+            "predict them, re-training leaves their rows as they are"
         )

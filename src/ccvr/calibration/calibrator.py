@@ -11,6 +11,7 @@ from ccvr.calibration.shrinkage import Shrinkage
 from ccvr.core.errors import CalibrationError, SpecError
 from ccvr.core.seeds import derive_seed
 from ccvr.models.heads import Head
+from ccvr.models.settings import standard_settings
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.kinds import stands_for
 from ccvr.statistics.moments import ClassStatistics
@@ -142,7 +143,9 @@ def fit_head(method: Calibrator, head: Head, given: Any, *, seed: int) -> Head:
         CalibrationError: the statistics hold too little for the method, or the method gives no head.
     """
     rng = torch.Generator().manual_seed(derive_seed(seed_of(method, seed), "calibration"))
-    fitted = method.fit(head, given if method.raw else as_usable(method, given), rng=rng)
+    usable = given if method.raw else as_usable(method, given)
+    with standard_settings(), torch.enable_grad():
+        fitted = method.fit(head, usable, rng=rng)
     if not isinstance(fitted, Head):
         raise CalibrationError(
             f"the calibrator {type(method).__name__} gave a {type(fitted).__name__}; it must be a Head."

@@ -7,10 +7,14 @@ from torch import Tensor, nn
 
 from ccvr.calibration.calibrate import fit
 from ccvr.calibration.sampling import draw
+from ccvr.core.arguments import require_whole
 from ccvr.core.errors import CalibrationError
 from ccvr.core.seeds import derive_seed
 from ccvr.models.scoring import ClassCounts, count
+from ccvr.models.settings import settled
 from ccvr.statistics.moments import ClassStatistics
+
+MAX_DRAWS = 10**6
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,12 @@ class Forecast:
         )
 
 
+@settled
 def forecast(
     model: nn.Module, statistics: ClassStatistics, method: str | None = None, *, num_draws: int = 1000, seed: int = 0
 ) -> Forecast:
     """Score the model's head and a calibrated one on ``num_draws`` virtual features a class, new to both."""
+    require_whole("num_draws", num_draws, 1, MAX_DRAWS)
     head, fitted, chosen = fit(model, statistics, method, seed=seed)
     if str(head.transform) != statistics.source.transform:
         raise CalibrationError(

@@ -12,6 +12,8 @@ from ccvr.core.arrays import IntArray
 from ccvr.core.errors import CalibrationError, ModelError
 from ccvr.models.find import find_head_by_width
 from ccvr.models.heads import Head, LinearHead, shifted_head
+from ccvr.models.passes import require_model
+from ccvr.models.settings import settled
 from ccvr.models.split import SplitModel, under_new_head
 
 UNIFORM = "uniform"
@@ -20,6 +22,7 @@ SMOOTHING = 1.0
 Numbers = Tensor | IntArray | Sequence[float]
 
 
+@settled
 def personalise(
     model: nn.Module, counts: Numbers, *, prior: str | Numbers = UNIFORM, smoothing: float = SMOOTHING, head: str = ""
 ) -> nn.Module:
@@ -107,8 +110,7 @@ def _numbers(name: str, values: object) -> Tensor:
 
 def _path_of(model: nn.Module, num_classes: int, path: str) -> str:
     """Where the head is; a split model knows."""
-    if not isinstance(model, nn.Module):
-        raise ModelError(f"the model is a {type(model).__name__}; give an nn.Module.")
+    require_model(model)
     if not isinstance(model, SplitModel):
         return find_head_by_width(model, num_classes, path)
     if path not in ("", "head"):

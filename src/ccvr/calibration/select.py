@@ -6,9 +6,11 @@ from typing import Generic, TypeVar
 
 import torch
 
+from ccvr.core.arguments import require_iterable, require_type
 from ccvr.core.errors import CalibrationError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.models.scoring import ClassCounts
+from ccvr.models.settings import eager
 from ccvr.statistics.limits import MAX_COUNT
 
 Candidate = TypeVar("Candidate")
@@ -30,6 +32,7 @@ class Selection(Generic[Candidate]):
         return f"chosen: {self.name} ({'; '.join(lines)})"
 
 
+@eager
 def select(
     candidates: Mapping[str, Candidate],
     counts: Iterable[Mapping[str, ClassCounts]],
@@ -41,6 +44,8 @@ def select(
     ``counts``: from each client, its correct and total samples per class for every candidate, on its held-out part.
     They are untrusted: a client whose counts cannot be is an error.
     """
+    require_type("candidates", candidates, Mapping, "candidates by name")
+    require_iterable("counts", counts, "the counts of each client, by candidate")
     if original not in candidates:
         known = ", ".join(candidates)
         raise CalibrationError(f'the original "{original}" is not among the candidates: {known}. Add it.')
@@ -81,6 +86,8 @@ def _mean_recall(counts: ClassCounts) -> tuple[float, float]:
 
 def require_valid_counts(candidates: Iterable[str], replies: Mapping[str, ClassCounts], client: int) -> None:
     """Refuse counts of one client that no samples have."""
+    if not isinstance(replies, Mapping):
+        raise CalibrationError(f"client {client} sent a {type(replies).__name__}, not counts by candidate.")
     totals = []
     for name in candidates:
         if name not in replies:

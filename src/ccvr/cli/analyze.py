@@ -10,6 +10,7 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import CcvrError, UsageError
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import say
 from ccvr.inspection.analyses import ANALYSES
 from ccvr.inspection.analyze import POINTS, Analyzed, Failed, LeftOut, analyze
 
@@ -52,12 +53,12 @@ def _failures(folder: RunFolder, arguments: AnalyzeArguments, against: RunFolder
             match done:
                 case Failed():
                     failures += 1
-                    print(f"{folder.path}: {done.name} failed: {done.error}", file=sys.stderr)
+                    say(f"{folder.path}: {done.name} failed: {done.error}", error=True)
                 case LeftOut():
-                    print(f"{folder.path}: {done.name} is left out: {done.reason}", file=sys.stderr)
+                    say(f"{folder.path}: {done.name} is left out: {done.reason}", error=True)
                 case Analyzed() if not arguments.quiet:
-                    print(f"{folder.path}: {done.name}: {done.headline} ({done.seconds:.1f} s)", flush=True)
+                    say(f"{folder.path}: {done.name}: {done.headline} ({done.seconds:.1f} s)")
     except CcvrError as error:
         failures += 1
-        print(f"{folder.path} cannot be analysed: {error}", file=sys.stderr)
+        say(f"{folder.path} cannot be analysed: {error}", error=True)
     return failures

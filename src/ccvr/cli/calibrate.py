@@ -1,6 +1,5 @@
 """ccvr calibrate RUN --method ccvr --num-virtual 50 100 500 --repeats 3"""
 
-import tomllib
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from ccvr.calibration.methods import Calibration, parse_calibration, parse_calib
 from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
+from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.experiment.pipeline import calibrate_again
@@ -69,7 +69,7 @@ def command(argv: list[str]) -> None:
 def _variants(arguments: CalibrateArguments, spec: Spec) -> dict[str, list[Calibration]]:
     """Every method × number of virtual features, each with its repeats; options as in the run, unless given."""
     own = {each.name: asdict(each.method) for each in reversed(parse_calibrations(spec.calibration))}
-    written = tomllib.loads(RunFolder(arguments.run).spec.read_text(encoding="utf-8"))
+    written = parse_toml(read_text(RunFolder(arguments.run).spec, MAX_TOML))  # a spec, which was read before
     old = shared_options(written.get("calibration", {}))
     groups: dict[str, list[Calibration]] = defaultdict(list)
     for text in arguments.method:

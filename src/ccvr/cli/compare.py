@@ -1,8 +1,8 @@
 """ccvr compare [PRESET|SPEC.toml] --algorithms A B … [OPTIONS], or ccvr compare FOLDER|FILE.json"""
 
 import itertools
+import json
 import logging
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +14,13 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.follow import follow_jobs, require_no_failures
 from ccvr.comparison.arms import Arm, ArmRun, Comparison
 from ccvr.comparison.page import comparison_page
-from ccvr.comparison.plan import PlannedRun, base_name, planned_runs, preset_name, train_all
+from ccvr.comparison.plan import PlannedRun, base_name, planned_runs, preset_name, require_trainable, train_all
+from ccvr.comparison.tables import tables_of
 from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import plain
 from ccvr.core.run import write_atomically
+from ccvr.core.terminal import say
 from ccvr.experiment.cost import Rates, describe_training, training_samples
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_mapping
@@ -67,10 +69,9 @@ class CompareArguments:
     """No progress; tables and errors only."""
     spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
 
-    def say(self, line: str) -> None:
+    def say(self, *lines: str) -> None:
         """Print what is no table, where that is wanted."""
-        is_data = self.json or self.format == "csv"
-        print(line, file=sys.stderr if is_data else sys.stdout)
+        say(*lines, error=self.json or self.format == "csv")
 
 
 def command(argv: list[str]) -> None:
@@ -87,9 +88,11 @@ def command(argv: list[str]) -> None:
     out = arguments.out or Path("comparisons") / base_name(spec)
     runs = planned_runs(spec, arguments.algorithms, arguments.seeds, out, redraw=arguments.redraw)
     if arguments.dry_run:
-        print("\n".join(_forecast(runs)))
+        say(*_forecast(runs))
         return
     budget = Budget(parse_duration(arguments.budget) if arguments.budget is not None else None)
+    if not budget.is_spent():
+        require_trainable(runs)
     _comparison(arguments, spec, _finished(runs), out)  # so that a folder that was left can be shown
     failures = follow_jobs(train_all(runs, budget), quiet=arguments.quiet)
     _finish(arguments, spec, _finished(runs), out)
@@ -169,14 +172,14 @@ def _finish(arguments: CompareArguments, spec: Spec, found: Found, out: Path) ->
         _record(arguments, out.absolute().name, comparison, [run for runs in found.values() for run in runs])
     _show(arguments, comparison)
     if not arguments.quiet:
-        arguments.say(f"Page: {out / PAGE}\nRecorded: {out / FILE}")
+        arguments.say(f"Page: {out / PAGE}", f"Recorded: {out / FILE}")
 
 
 def _show(arguments: CompareArguments, comparison: Comparison) -> None:
     if arguments.json:
-        print(comparison.to_bytes().decode(), end="")
+        say(*json.dumps(comparison.content(), indent=1).split("\n"))
         return
-    print_tables(comparison.tables(), arguments.format)
+    print_tables(tables_of(comparison), arguments.format)
     for line in comparison.verdicts():
         arguments.say(line)
     missing = {arm.name: len(comparison.seeds) - len(arm.runs) for arm in comparison.arms}
@@ -206,7 +209,7 @@ def _record(arguments: CompareArguments, name: str, comparison: Comparison, runs
     index = RunIndex([Trained(from_mapping(run.spec), run) for run in runs])
     for each in record(index, arguments.results, (), None):
         if each.replaced:
-            print(f"{each.path}: the record of another training is replaced.", file=sys.stderr)
+            say(f"{each.path}: the record of another training is replaced.", error=True)
         if not arguments.quiet:
             arguments.say(str(each.path))
 

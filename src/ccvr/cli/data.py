@@ -9,6 +9,7 @@ from tyro.conf import Positional
 
 from ccvr.cli.arguments import parse
 from ccvr.core.tables import Table
+from ccvr.core.terminal import say
 from ccvr.data.catalogue import check, listing
 from ccvr.data.download import download
 from ccvr.data.sources.source import data_root
@@ -39,7 +40,7 @@ class NameArguments:
 
 def command(argv: list[str]) -> None:
     if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
+        say(*HELP.splitlines())
     else:
         ACTIONS[argv[0]](argv[1:])
 
@@ -65,7 +66,7 @@ def _get(argv: list[str]) -> None:
             if step.file not in tasks:
                 tasks[step.file] = progress.add_task(step.file, total=step.total)
             progress.update(tasks[step.file], completed=step.done, total=step.total)
-    print(f"{arguments.name}: {len(tasks)} files downloaded." if tasks else f"{arguments.name} is there already.")
+    say(f"{arguments.name}: {len(tasks)} files downloaded." if tasks else f"{arguments.name} is there already.")
     _check([arguments.name] + (["--root", str(arguments.root)] if arguments.root else []))
 
 
@@ -73,9 +74,9 @@ def _check(argv: list[str]) -> None:
     arguments = parse(NameArguments, argv, prog="ccvr data check")
     found = check(arguments.name, arguments.root)
     for file in found.files:
-        print(f"{file.path}  {file.size:,} bytes  {file.status}")
+        say(f"{file.path}  {file.size:,} bytes  {file.status}")
     counts = f"{found.train:,} train and {found.test:,} test samples of {found.inputs}"
-    print(f"{found.name}: {counts}, {found.classes} classes: good.")
+    say(f"{found.name}: {counts}, {found.classes} classes: good.")
 
 
 ACTIONS = Table("data command", {"list": _list, "get": _get, "check": _check}, closed=True)

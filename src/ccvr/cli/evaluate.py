@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from ccvr.cli.arguments import parse
 from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import say
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
 from ccvr.experiment.load import load
@@ -44,7 +45,7 @@ def command(argv: list[str]) -> None:
         )
     counts = score(model, in_order(dataset.test), dataset.num_classes)
     if arguments.quiet:
-        print(f"{counts.accuracy:.4f}")
+        say(f"{counts.accuracy:.4f}")
         return
     Console().print(recall_table(counts.recall, dataset.class_names))
-    print(f"accuracy {counts.accuracy:.2f} %, loss {counts.mean_loss:.4f}, {int(counts.total.sum()):,} test samples")
+    say(f"accuracy {counts.accuracy:.2f} %, loss {counts.mean_loss:.4f}, {int(counts.total.sum()):,} test samples")

@@ -1,11 +1,11 @@
 """The finished ones of the runs that a command names."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import say
 
 
 def finished_runs(paths: Sequence[Path], command: str) -> list[RunFolder]:
@@ -19,7 +19,7 @@ def finished_runs(paths: Sequence[Path], command: str) -> list[RunFolder]:
     finished = [folder for folder in folders if folder.results.is_file()]
     for folder in folders:
         if folder not in finished:
-            print(f"{folder.path} is not finished: go on with `ccvr resume {folder.path}`.", file=sys.stderr)
+            say(f"{folder.path} is not finished: go on with `ccvr resume {folder.path}`.", error=True)
     if not finished:
         raise RunError("none of these runs is finished.")
     return finished

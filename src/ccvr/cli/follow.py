@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.errors import CcvrError, RunError
 from ccvr.core.results import Results, personal_rows, shared_line
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import say
 from ccvr.experiment.events import (
     ClientsAbsent,
     ClientScored,
@@ -56,15 +56,15 @@ def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
             log_figures(RunFolder(path))
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
-        print(headline(results))
+        say(headline(results))
         if personal_rows(results):
             console.print(personal_table([(path.name or str(path), results)]))
         if moved := shared_line(results):
-            print(moved)
+            say(moved)
         if page is not None:
-            print(f"Report: {page}")
+            say(f"Report: {page}")
         where = path if is_here else f"{path.absolute()}, on the machine of the SuperLink"
-        print(f'Run folder: {where}\nThe model, in Python: ccvr.load("{path}")')
+        say(f"Run folder: {where}", f'The model, in Python: ccvr.load("{path}")')
 
 
 Step = TypeVar("Step")
@@ -107,7 +107,7 @@ def follow_jobs(steps: Iterable[Any], *, quiet: bool) -> list[JobFailed]:
                 case JobElsewhere(job):
                     progress.say(f"{job.name}: another process is at it, and it is left to that.")
                 case OutOfTime(left):
-                    print(f"The budget is spent; runs left: {left}. The same command goes on.", file=sys.stderr)
+                    say(f"The budget is spent; runs left: {left}. The same command goes on.", error=True)
                 case Analyzed():
                     progress.say(f"{step.name}: {step.headline}, {step.seconds:.1f} s")
                 case LeftOut():
@@ -142,7 +142,7 @@ def _refresh(path: Path, *, new: bool) -> None:
     with _reporting("Figures are missing"):
         for done in refresh(RunFolder(path), new=new):
             if isinstance(done, Failed):
-                print(f"Figures are missing: {done.name}: {done.error}", file=sys.stderr)
+                say(f"Figures are missing: {done.name}: {done.error}", error=True)
 
 
 def _write_report(path: Path) -> Path | None:
@@ -160,7 +160,7 @@ def _reporting(what: str) -> Iterator[None]:
     try:
         yield
     except CcvrError as error:
-        print(f"{what}: {error}", file=sys.stderr)
+        say(f"{what}: {error}", error=True)
 
 
 def show(event: Event, progress: RunProgress) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ccvr import __version__
 from ccvr.core.errors import CcvrError, users_line
 from ccvr.core.tables import Table
+from ccvr.core.terminal import say
 
 COMMANDS = Table(
     "command",
@@ -51,14 +52,14 @@ def main() -> None:
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     try:
         dispatch(sys.argv[1:])
-        print(end="", flush=True)  # what the buffer still holds, now that a closed pipe can be dealt with
+        print(end="", flush=True)  # noqa: T201 - what the buffer still holds, now that a closed pipe can be dealt with
     except CcvrError as error:
         if os.environ.get("CCVR_TRACEBACK"):
             raise
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        say(f"{type(error).__name__}: {error}", error=True)
         sys.exit(2)
     except KeyboardInterrupt as stop:
-        print("\n" + (str(stop) or "stopped."), file=sys.stderr)
+        say("", str(stop) or "stopped.", error=True)
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output went away (`ccvr … | head`), so there is nothing to report.
@@ -68,15 +69,15 @@ def main() -> None:
         where = users_line(error)
         if where is None or os.environ.get("CCVR_TRACEBACK"):
             raise
-        print(f"{type(error).__name__} in {where}: {error}. CCVR_TRACEBACK=1 shows the way there.", file=sys.stderr)
+        say(f"{type(error).__name__} in {where}: {error}. CCVR_TRACEBACK=1 shows the way there.", error=True)
         sys.exit(2)
 
 
 def dispatch(argv: Sequence[str]) -> None:
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(HELP)
+        say(*HELP.splitlines())
     elif argv[0] == "--version":
-        print(f"ccvr {__version__}")
+        say(f"ccvr {__version__}")
     else:
         COMMANDS[argv[0]]  # an unknown command is an error that suggests one
         importlib.import_module(f"ccvr.cli.{argv[0]}").command(list(argv[1:]))

@@ -14,6 +14,9 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from ccvr.core.errors import printable
+from ccvr.core.terminal import MAX_LINE, cell
+
 BESIDE = 28
 """Width of the bar, the count and the time elapsed."""
 RECENT = 5
@@ -42,7 +45,7 @@ class RunProgress:
                 BarColumn(bar_width=8),
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[facts]}"),
+                TextColumn("{task.fields[facts]}", markup=False),
                 console=console,
             )
 
@@ -82,7 +85,7 @@ class RunProgress:
         """One more client is done; without a bar, a line for each fifth of them."""
         if self._bar:
             if number == 1:
-                self._task = self._bar.add_task("", total=clients, facts=label)
+                self._task = self._bar.add_task("", total=clients, facts=cell(label))
             if self._task is not None:
                 self._bar.update(self._task, completed=number)
         elif 5 * number // clients > 5 * (number - 1) // clients:
@@ -91,4 +94,4 @@ class RunProgress:
     def say(self, line: str) -> None:
         """One line, above the bars where there are any."""
         if not self.quiet:
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)

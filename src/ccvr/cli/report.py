@@ -12,6 +12,7 @@ from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
+from ccvr.core.terminal import say
 from ccvr.report.figure_set import ELSEWHERE, draw, save_figures
 from ccvr.report.page import page
 from ccvr.report.runs import read_runs
@@ -41,7 +42,7 @@ def command(argv: list[str]) -> None:
     runs = [folder.path for folder in finished_runs(arguments.runs, "report")]
     path = write_report(runs, arguments.out, kinds=arguments.figures)
     if not arguments.quiet:
-        print(f"Report: {path}")
+        say(f"Report: {path}")
 
 
 def write_report(runs: Sequence[Path], out: Path | None = None, *, kinds: Sequence[Kind] = ()) -> Path:

@@ -1,7 +1,6 @@
 """ccvr reproduce [ID…] [--cells PATTERN…] [--seeds N] [--scale SCALE] [--budget TIME]"""
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from ccvr.cli.follow import follow_jobs, require_no_failures
 from ccvr.comparison.queue import JobFailed
 from ccvr.core.budget import Budget, parse_duration
 from ccvr.core.errors import RunError, UsageError
+from ccvr.core.terminal import say
 from ccvr.experiment.cost import Rates
 from ccvr.experiment.spec import Spec
 from ccvr.report.text_table import TextTable, print_tables
@@ -83,9 +83,9 @@ class ReproduceArguments:
         workers, root = spec.workers if self.workers is None else self.workers, self.root or spec.data.root
         return replace(spec, workers=workers, data=replace(spec.data, root=root))
 
-    def say(self, line: str) -> None:
+    def say(self, *lines: str) -> None:
         """Print what is no table: beside CSV it must not stand."""
-        print(line, file=sys.stderr if self.format == "csv" else sys.stdout)
+        say(*lines, error=self.format == "csv")
 
 
 def command(argv: list[str]) -> None:
@@ -116,10 +116,10 @@ def command(argv: list[str]) -> None:
         _record(arguments)
     trainings = RunIndex.read(arguments.out, arguments.results)
     for reason in trainings.unusable:
-        print(f"Left out: {reason}", file=sys.stderr)
+        say(f"Left out: {reason}", error=True)
     if not (list(trainings) or trainings.unusable or failures):
         where = f"{arguments.out} or {arguments.results}"
-        print(f"Nothing of ours is in {where}; the paper's numbers stand alone.", file=sys.stderr)
+        say(f"Nothing of ours is in {where}; the paper's numbers stand alone.", error=True)
     _show(arguments, items, cells, trainings)
     require_no_failures(failures)
 
@@ -154,7 +154,7 @@ def _work(
 
 def _report_unable(jobs: Sequence[Job]) -> None:
     for name, number in Counter(job.spec.data.name for job in jobs).items():
-        print(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", file=sys.stderr)
+        say(f"Left out: cells of {name}, which is not here ({number}): `ccvr data get {name}`.", error=True)
 
 
 def _record(arguments: ReproduceArguments) -> None:
@@ -165,7 +165,7 @@ def _record(arguments: ReproduceArguments) -> None:
     for each in written:
         if each.replaced:
             gone = f"; gone with it: {', '.join(each.lost)}" if each.lost else ""
-            print(f"{each.path}: the record of another training is replaced{gone}.", file=sys.stderr)
+            say(f"{each.path}: the record of another training is replaced{gone}.", error=True)
         if not arguments.quiet:
             arguments.say(str(each.path))
 
@@ -199,4 +199,4 @@ def _table(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trai
 def _show_figure(arguments: ReproduceArguments, item: Item, cells: Sequence[str], trainings: RunIndex) -> None:
     drawing = draw(item, cells, trainings, arguments.chosen_scale, arguments.root)
     paths = drawing.save(arguments.out / "figures", arguments.figures)
-    arguments.say(described(item, drawing, paths, markdown=arguments.format == "markdown"))
+    arguments.say(*described(item, drawing, paths, markdown=arguments.format == "markdown"))

@@ -16,6 +16,7 @@ from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
 from ccvr.core.methods import option_names
+from ccvr.core.terminal import say
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, to_toml
@@ -51,7 +52,7 @@ def command(argv: list[str]) -> None:
     spec = arguments.spec
     if arguments.dry_run:
         cost = indent(estimate(spec).describe(), "# ")  # comments: the output is a spec file
-        print(f"{to_toml(spec)}\n{cost}")
+        say(*f"{to_toml(spec)}\n{cost}".split("\n"))
         return
     path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
     events = begin(spec, path, overwrite=arguments.overwrite)

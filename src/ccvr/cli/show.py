@@ -10,6 +10,7 @@ from tyro.conf import Positional
 from ccvr.cli.arguments import parse
 from ccvr.cli.finished import finished_runs
 from ccvr.core.results import personal_rows, shared_line
+from ccvr.core.terminal import say
 from ccvr.report.runs import read_label_counts
 from ccvr.report.tables import owners_table, personal_table, results_table
 
@@ -31,7 +32,7 @@ def command(argv: list[str]) -> None:
     finished = finished_runs(arguments.runs, "show")
     results = [(str(folder.path), folder.read_results()) for folder in finished]
     if arguments.json:
-        print(json.dumps(dict(results), indent=2))
+        say(*json.dumps(dict(results), indent=2).split("\n"))
         return
     console = Console()
     for folder, (_, result) in zip(finished, results, strict=True):
@@ -42,4 +43,4 @@ def command(argv: list[str]) -> None:
         console.print(personal_table(results))
     for path, result in results:
         if line := shared_line(result):
-            print(line if len(results) == 1 else f"{path}: {line}")
+            say(line if len(results) == 1 else f"{path}: {line}")

@@ -9,6 +9,7 @@ from ccvr.cli.follow import runs_followed
 from ccvr.comparison.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
+from ccvr.core.terminal import say
 from ccvr.experiment.cost import Rates, describe_training, training_samples
 from ccvr.experiment.events import Event
 from ccvr.experiment.presets import find_spec
@@ -41,7 +42,7 @@ def command(argv: list[str]) -> None:
         raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedavg --training.lr 0.01 0.1")
     spec, candidates = grid(find_spec(name), fields)
     if arguments.dry_run:
-        print("\n".join(_forecast(spec, candidates)))
+        say(*_forecast(spec, candidates))
         return
     out = arguments.out or Path("tuning") / spec.name
     try:
@@ -50,8 +51,8 @@ def command(argv: list[str]) -> None:
         raise KeyboardInterrupt("stopped. The same command goes on where it was.") from None
     if not arguments.quiet:
         print_tables([_table(tuned)])
-        print(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
-        print(f"Run folder: {tuned.retrained}\nRecorded: {out / 'tuning.json'}")
+        say(f"Chosen: {described(tuned.chosen.values)}. {headline(tuned.results)}")
+        say(f"Run folder: {tuned.retrained}", f"Recorded: {out / 'tuning.json'}")
 
 
 def _forecast(spec: Spec, candidates: Sequence[Values]) -> Iterator[str]:

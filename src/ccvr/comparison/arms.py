@@ -1,18 +1,19 @@
-"""Algorithms compared over seeds: the numbers of their runs, paired differences, tables, and the file of them."""
+"""Algorithms compared over seeds: the numbers of their runs, paired differences, and the file of them."""
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict, cast
 
 from ccvr.comparison.paired import LEVEL, MIN_SEEDS, Paired, holm
 from ccvr.core.errors import RunError
-from ccvr.core.results import UNCALIBRATED, mistyped, personal_rows
-from ccvr.core.run import parse_json
+from ccvr.core.files import parse_json, read_text
+from ccvr.core.results import UNCALIBRATED, personal_rows
+from ccvr.core.schema import Count, Percent, Size, mistyped
 from ccvr.report.groups import Spread
 from ccvr.report.runs import RunFiles
-from ccvr.report.text_table import DASH, TextTable, Value
+from ccvr.report.text_table import Value
 
 FORMAT = "ccvr-comparison/1"
 
@@ -37,23 +38,14 @@ class ArmRun:
         """The numbers of a run's files.
 
         Raises:
-            RunError: rounds.jsonl lacks rounds, or has something else than numbers.
+            RunError: rounds.jsonl lacks rounds.
         """
-        expected = run.spec.get("training", {}).get("rounds", len(run.rounds))
+        expected = run.setting("training.rounds", len(run.rounds))
         if len(run.rounds) != expected:
             raise RunError(
                 f"{run.folder.rounds} has {len(run.rounds)} rounds of {expected}. "
                 "Delete the run's folder to train again."
             )
-        try:
-            return cls._of(run)
-        except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(
-                f"{run.folder.rounds} is damaged ({error}). Delete the run's folder to train again."
-            ) from error
-
-    @classmethod
-    def _of(cls, run: RunFiles) -> "ArmRun":
         rows = run.results["calibrations"]
         deployed = rows.get(run.deployed, {})
         means = {label: row["accuracy"]["mean"] for label, row in personal_rows(run.results).items()}
@@ -79,17 +71,35 @@ class ArmRun:
         return self.accuracy[self.deployed]
 
 
+MAX_SEEDS = 10_000
+"""From the least seed of a comparison to the largest, and runs in all."""
+MAX_ARMS, MAX_LABELS = 200, 500
+"""Rows and columns of a table that can be read."""
+
+
+class WrittenRun(TypedDict):
+    """An ``ArmRun`` in comparison.json."""
+
+    seed: Count
+    accuracy: dict[str, Percent]
+    deployed: str
+    personal: dict[str, Percent]
+    bytes: Count
+    seconds: Size
+
+
 class WrittenArm(TypedDict):
     name: str
-    runs: list[dict[str, Any]]
+    runs: list[WrittenRun]
 
 
 class Written(TypedDict):
     """The content of comparison.json."""
 
+    format: str
     name: str
     about: str
-    seeds: list[int]
+    seeds: list[Count]
     arms: list[WrittenArm]
     spec: dict[str, Any]
     redraw: bool
@@ -151,6 +161,24 @@ class Difference:
             return "cannot be said"
         return "noise" if not self.is_clear else "better" if self.paired.mean > 0 else "worse"
 
+    def row(self) -> dict[str, Value]:
+        """Its numbers for files and programs."""
+        found = self.paired
+        return {
+            "calibration": self.measure,
+            "algorithm": self.arm,
+            "seeds": found.n,
+            "difference": found.mean,
+            "low": found.low,
+            "high": found.high,
+            "p": self.p,
+            "verdict": self.verdict,
+        }
+
+
+def p_text(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.0005 else "< 0.001"
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -190,43 +218,37 @@ class Comparison:
             ]
         said = [
             f"{each.arm} is {each.verdict} than {first} {each.measure} calibration: {each.paired.mean:+.2f} points, "
-            f"more than noise (p {_p(each.p)})."
+            f"more than noise (p {p_text(each.p)})."
             for each in differences
-            if each.is_clear
+            if each.is_clear and each.p is not None
         ]
         return said or [f"No difference to {first} is more than noise."]
 
+    def content(self) -> dict[str, Any]:
+        """Numbers of every run, and what they say; no weights, no paths."""
+        return {"format": FORMAT, **asdict(self), "differences": [each.row() for each in self.differences()]}
+
     def to_bytes(self) -> bytes:
-        """A small JSON file: numbers of every run, and what they say; no weights, no paths."""
-        content = {"format": FORMAT, **asdict(self), "differences": [_row(each) for each in self.differences()]}
-        return (json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+        """The content as a small JSON file."""
+        text = json.dumps(self.content(), indent=1, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode(errors="backslashreplace")  # half a character becomes JSON's own escape
 
     @classmethod
     def read(cls, path: Path) -> "Comparison":
         try:
-            made = cls._of(parse_json(path.read_text(encoding="utf-8")))
-            made.tables()  # finds values that are no numbers
-        except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-            why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+            return cls._of(parse_json(read_text(path)))
+        except (OSError, ValueError) as error:
             raise RunError(
-                f"{path} is no comparison ({why}). Give a file or a folder that `ccvr compare` made."
+                f"{path} is no comparison ({error}). Give a file or a folder that `ccvr compare` made."
             ) from error
-        return made
 
     @classmethod
-    def _of(cls, found: dict[str, Any]) -> "Comparison":
-        if found["format"] != FORMAT:
-            raise ValueError(f"the format is {found['format']!r}, this version reads {FORMAT!r}")
-        if fact := mistyped(found, Written, "its content"):
+    def _of(cls, content: object) -> "Comparison":
+        fact = mistyped(content, Written)
+        found = cast(Written, content)
+        if fact or (fact := _impossible(found)):
             raise ValueError(fact)
-        hints = get_type_hints(ArmRun)
-        for run in (run for arm in found["arms"] for run in arm["runs"]):
-            facts = (mistyped(run[name], hint, name) for name, hint in hints.items())
-            if fact := next(filter(None, facts), None):
-                raise ValueError(fact)
-        arms = tuple(Arm(each["name"], tuple(ArmRun(**run) for run in each["runs"])) for each in found["arms"])
-        if not arms or not found["seeds"]:
-            raise ValueError("it has no algorithms or no seeds")
+        arms = tuple(Arm(each["name"], tuple(map(_arm_run, each["runs"]))) for each in found["arms"])
         return cls(found["name"], found["about"], tuple(found["seeds"]), arms, found["spec"], found["redraw"])
 
     def with_kept(self, kept: "Comparison") -> "Comparison":
@@ -237,84 +259,27 @@ class Comparison:
         others = [arm for arm in kept.arms if arm.name not in mine]
         return replace(self, arms=(*arms, *others), seeds=tuple(sorted({*self.seeds, *kept.seeds})))
 
-    def tables(self) -> list[TextTable]:
-        """The algorithms, and their differences to the first one where there are two seeds of some."""
-        is_paired = any(each.paired.n > 1 for each in self.differences())
-        return [self._arms_table(), *([self._differences_table()] if is_paired else [])]
 
-    def _measures(self) -> dict[str, Measure]:
-        """Columns of the table: those of ``MEASURES``, behind the gain other heads and the clients' own models."""
-        runs = [run for arm in self.arms for run in arm.runs]
-        deployed = {run.deployed for run in runs}
-        shown = {UNCALIBRATED} | (deployed if len(deployed) == 1 else set())
-        labels = dict.fromkeys(label for run in runs for label in run.accuracy if label not in shown)
-        heads = {f"head {label}" if label in MEASURES else label: _accuracy_of(label) for label in labels}
-        own = dict.fromkeys(label for run in runs for label in run.personal)
-        first = {name: MEASURES[name] for name in (BEFORE, AFTER, "gain")}
-        return {**first, **heads, **{f"personal {label}": _personal(label) for label in own}, **MEASURES}
-
-    def _arms_table(self) -> TextTable:
-        spreads = {name: [arm.spread(measure) for arm in self.arms] for name, measure in self._measures().items()}
-        columns = {name: found for name, found in spreads.items() if name in MEASURES or any(found)}
-        rows: list[list[str]] = []
-        values: list[dict[str, Value]] = []
-        for number, arm in enumerate(self.arms):
-            cells = {name: found[number] for name, found in columns.items()}
-            rows.append([arm.name, str(len(arm.runs)), *(_text(name, cell) for name, cell in cells.items())])
-            values.append({"algorithm": arm.name, "seeds": len(arm.runs), **_csv(cells)})
-        caption = f"{self.about}. Test accuracy in percent; mean ± standard deviation over seeds"
-        return TextTable(caption, ("algorithm", "seeds", *columns), rows, ("algorithm",), values, "algorithms")
-
-    def _differences_table(self) -> TextTable:
-        differences = self.differences()
-        rows = [[each.measure, each.arm, *_cells(each), each.verdict] for each in differences]
-        caption = (
-            f"Points over {self.arms[0].name} at the same seed: mean, {1 - LEVEL:.0%} t interval, p by the paired t "
-            f"test, corrected for {len(differences)} comparisons (Holm)"
-        )
-        headers = ("calibration", "algorithm", "seeds", "difference", "low", "high", "p", "verdict")
-        words = ("calibration", "algorithm", "verdict")
-        return TextTable(caption, headers, rows, words, list(map(_row, differences)), "differences")
+def _arm_run(written: WrittenRun) -> ArmRun:
+    """The run without keys of later versions."""
+    return ArmRun(**{field.name: cast(dict[str, Any], written)[field.name] for field in fields(ArmRun)})
 
 
-def _accuracy_of(label: str) -> Measure:
-    return lambda run: run.accuracy.get(label)
-
-
-def _personal(label: str) -> Measure:
-    return lambda run: run.personal.get(label)
-
-
-def _text(name: str, spread: Spread | None) -> str:
-    return DASH if spread is None else spread.text("+" if name == "gain" else "")
-
-
-def _csv(cells: Mapping[str, Spread | None]) -> dict[str, Value]:
-    found: dict[str, Value] = {}
-    for name, spread in cells.items():
-        found |= {name: spread.mean if spread else None, f"{name} std": spread.std if spread else None}
-    return found
-
-
-def _cells(each: Difference) -> list[str]:
-    found = each.paired
-    ends = [DASH if end is None else f"{end:+.2f}" for end in (found.low, found.high)]
-    return [str(found.n), f"{found.mean:+.2f}", *ends, DASH if each.p is None else _p(each.p)]
-
-
-def _p(p: float | None) -> str:
-    return DASH if p is None else f"{p:.3f}" if p >= 0.0005 else "< 0.001"
-
-
-def _row(each: Difference) -> dict[str, Value]:
-    found = each.paired
-    return {
-        "calibration": each.measure,
-        "algorithm": each.arm,
-        "seeds": found.n,
-        "difference": found.mean,
-        "low": found.low,
-        "high": found.high,
-        "p": each.p,
-        "verdict": each.verdict,
-    }
+def _impossible(found: Written) -> str | None:
+    """What no comparison has, where every value has its type."""
+    if found["format"] != FORMAT:
+        return f"the format is {found['format']!r:.60}, this version reads {FORMAT!r}"
+    if not found["arms"] or not found["seeds"]:
+        return "it has no algorithms or no seeds"
+    if max(found["seeds"]) - min(found["seeds"]) > MAX_SEEDS:
+        return f"its seeds are more than {MAX_SEEDS:,} apart"
+    runs = [run for arm in found["arms"] for run in arm["runs"]]
+    labels = {label for run in runs for label in (*run["accuracy"], *run["personal"])}
+    if len(found["arms"]) > MAX_ARMS or len(runs) > MAX_SEEDS or len(labels) > MAX_LABELS:
+        return f"it has more than {MAX_ARMS} algorithms, {MAX_SEEDS:,} runs or {MAX_LABELS} labels"
+    for arm in found["arms"]:
+        for run in arm["runs"]:
+            for label in (UNCALIBRATED, run["deployed"]):
+                if label not in run["accuracy"]:
+                    return f"{arm['name']!r:.60} with seed {run['seed']} has no accuracy of {label!r:.60}"
+    return None

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ccvr.comparison.arms import Comparison
+from ccvr.comparison.tables import tables_of
 from ccvr.report.blocks import accuracies, how_to_repeat, scrolling, section, what_was_run
 from ccvr.report.figure_set import draw, inlined
 from ccvr.report.figures.table import FIGURES
@@ -27,7 +28,7 @@ def comparison_page(comparison: Comparison, runs: Mapping[str, Sequence[RunFiles
         f'<header><h1>{as_text(title)}</h1><p class="faint">{as_text(comparison.about)}. '
         f"Seeds: {', '.join(map(str, comparison.seeds))}.</p></header>",
         f'<main id="main" tabindex="-1"><section class="card" id="verdicts">{verdicts}</section>',
-        *map(_table, comparison.tables()),
+        *map(_table, tables_of(comparison)),
         *(_from_runs(groups) if groups else ()),
         "</main>",
     ]

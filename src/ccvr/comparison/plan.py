@@ -18,7 +18,9 @@ from ccvr.experiment.events import Event, RoundDone
 from ccvr.experiment.pipeline import calibrate_again, require_names
 from ccvr.experiment.presets import PRESETS
 from ccvr.experiment.run_or_resume import require_same_training, run_or_resume, settle
+from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
+from ccvr.training.rounds import first_state
 
 UNDER = re.compile(r"\+(?=[^\W\d])")
 """Between an algorithm and the server optimiser that it runs under; the + of 1e+3 is followed by a digit."""
@@ -111,6 +113,16 @@ def planned_runs(
                 require_same_training(made, folder)
             runs.append(PlannedRun(arm, made, folder))
     return runs
+
+
+def require_trainable(runs: Sequence[PlannedRun]) -> None:
+    """Refuse algorithms that cannot train the model, before any of the runs begins."""
+    new = {run.arm: run.spec for run in runs if not run.folder.spec.is_file()}
+    if new:
+        setup = prepare(next(iter(new.values())))
+        model = setup.fresh_model()
+        for spec in new.values():
+            first_state(model, len(setup.kept), spec.training)
 
 
 def _slug(spec: Spec) -> str:

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from ccvr.core.errors import RunError
+from ccvr.core.files import parse_json, read_bytes
 
 FORMAT = "ccvr-arrays/1"
 KEY = "ccvr"
+MAX_ARRAYS = 2**28
+"""Bytes of a file of arrays: confusions of some 30 heads on a thousand classes."""
+MAX_HEADER = 10**7
+"""Bytes of a header that is read at all."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 IntArray = NDArray[np.int64]
@@ -28,14 +33,31 @@ def arrays_to_bytes(arrays: Mapping[str, Array], about: Mapping[str, Any]) -> by
 def read_arrays(path: Path) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays of a file, and what they are about."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            about = _about(json.loads((file.metadata() or {})[KEY]))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
-    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
+        entries, arrays = load_arrays(path)
+        return arrays, _about(parse_json(entries["__metadata__"][KEY]))
+    except (OSError, LookupError, TypeError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}). Delete it and run `ccvr analyze` again.") from error
+
+
+def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The header and the arrays of a safetensors file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is too large, or not such a file.
+    """
+    blob = read_bytes(path, MAX_ARRAYS)
+    length = int.from_bytes(blob[:8], "little")
+    if length > MAX_HEADER:
+        raise ValueError(f"its header has {length:,} bytes; at most {MAX_HEADER:,} are read")
+    entries = parse_json(blob[8 : 8 + length])
+    try:
+        return dict(entries), load(blob)
+    except (SafetensorError, LookupError, TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _about(header: Any) -> dict[str, Any]:
     if header["format"] != FORMAT:
-        raise ValueError(f"the format is {header['format']!r}, this version reads {FORMAT!r}")
+        raise ValueError(f"the format is {header['format']!r:.60}, this version reads {FORMAT!r}")
     return dict(header["about"])

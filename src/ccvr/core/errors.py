@@ -1,7 +1,7 @@
-"""Every error that a user can cause, in one tree.
+"""Every error that a user can cause, in one tree: ``ccvr.CcvrError``, and the others in ``ccvr.errors``.
 
 CcvrError
-├── UsageError          a command line that does not parse
+├── UsageError          a command line that does not parse, a call where it cannot work
 ├── UnknownName         a name that no table has
 ├── SpecError           a field with an impossible value, an unreadable spec
 ├── DataError           a data set that is missing, damaged or mislabelled
@@ -42,10 +42,12 @@ def printable(text: object, most: int = MAX_MESSAGE) -> str:
         >>> printable("head \x1b[31m")
         'head \\x1b[31m'
     """
-    whole = str(text)
-    if len(whole) > most:
-        whole = f"{whole[: most // 2]} … {whole[-(most // 2) :]}"
-    return whole if whole.isprintable() else "".join(map(_visible, whole))
+    short = _shortened(str(text), most)
+    return short if short.isprintable() else _shortened("".join(map(_visible, short)), most)
+
+
+def _shortened(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most // 2]} … {text[-(most // 2) :]}"
 
 
 def _visible(letter: str) -> str:

@@ -1,12 +1,11 @@
 """results.json: the scores of a finished run. One schema for runs, reports and records."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import UnionType
-from typing import Any, NotRequired, TypedDict, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, NotRequired, TypedDict, cast
 
 from ccvr.core.errors import RunError
+from ccvr.core.schema import Count, Percent, Size, mistyped
 
 UNCALIBRATED = "uncalibrated"
 """The label of the head as training left it."""
@@ -17,9 +16,9 @@ TRAINED = "trained"
 class ClientScores(TypedDict):
     """Mean, minimum and 10th percentile over clients; None where there is no client to score."""
 
-    mean: float | None
-    worst: float | None
-    p10: float | None
+    mean: Percent | None
+    worst: Percent | None
+    p10: Percent | None
 
 
 NO_SCORES: ClientScores = {"mean": None, "worst": None, "p10": None}
@@ -34,22 +33,32 @@ class Personal(TypedDict):
     head: str
     """The label of the head that they started from; ``client_accuracy`` has its scores."""
     accuracy: ClientScores
-    clients: list[float | None]
+    clients: list[Percent | None]
     """Of each client by number; None where there is nothing to score. Empty in results of old versions."""
 
 
 class SharedSamples(TypedDict):
     """Raw data that moved: samples that every client got beside its own, and their bytes to all clients together."""
 
-    samples: int
-    bytes: int
+    samples: Count
+    bytes: Count
+
+
+class Calibrated(TypedDict):
+    """What of a calibration's row is read; its options are beside it."""
+
+    method: str
+    num_virtual: NotRequired[Count | None]
+    per_class: NotRequired[Count | None]
+    bytes: NotRequired[Count]
+    seconds: NotRequired[Size]
 
 
 class Results(TypedDict):
     """The content of results.json. Scores are in percent of the test set, by label of the head."""
 
-    accuracy: dict[str, float]
-    per_class_recall: dict[str, list[float | None]]
+    accuracy: dict[str, Percent]
+    per_class_recall: dict[str, list[Percent | None]]
     """In the order of ``class_names``; None for a class without test samples."""
     client_accuracy: dict[str, ClientScores]
     """Under each client's own label mix."""
@@ -58,8 +67,8 @@ class Results(TypedDict):
     deployed: str
     """The label of the head in the run's model."""
     class_names: list[str]
-    num_clients: NotRequired[int]
-    validation_accuracy: NotRequired[dict[str, float]]
+    num_clients: NotRequired[Count]
+    validation_accuracy: NotRequired[dict[str, Percent]]
     """On the clients' held-out samples."""
     selection: NotRequired[dict[str, Any]]
     missing: NotRequired[dict[str, dict[str, str]]]
@@ -105,6 +114,8 @@ def shared_line(results: Results) -> str:
     )
 
 
+MAX_HEADS = 1_000
+"""Labels of heads, and of the clients' own models, that tables show."""
 BY_HEAD = ("accuracy", "per_class_recall", "client_accuracy", "calibrations", "validation_accuracy")
 
 
@@ -125,7 +136,7 @@ def check_results(content: object, path: Path, remedy: str) -> Results:
     Raises:
         RunError: a key is absent, a value has another type, or a head lacks a score.
     """
-    fact = mistyped(content, Results, "its content")
+    fact = mistyped(content, Results)
     results = cast(Results, content)
     if fact or (fact := _incomplete(results)):
         raise RunError(f"{path} is damaged: {fact}. {remedy}")
@@ -134,6 +145,10 @@ def check_results(content: object, path: Path, remedy: str) -> Results:
 
 def _incomplete(results: Results) -> str | None:
     """The first score that a head lacks."""
+    for key in ("accuracy", "calibrations", "personal"):
+        number = len(cast(dict[str, Any], results).get(key, {}))
+        if number > MAX_HEADS:
+            return f"{key} has {number:,} labels, more than {MAX_HEADS:,}"
     for label in [UNCALIBRATED, results["deployed"], *results["accuracy"]]:
         scores = {key: results[key] for key in ("accuracy", "per_class_recall", "client_accuracy")}
         for key, by_head in scores.items():
@@ -145,32 +160,5 @@ def _incomplete(results: Results) -> str | None:
     for label, personal in results.get("personal", {}).items():
         if personal["head"] not in results["accuracy"]:
             return f"personal[{label!r:.60}] is of the head {personal['head']!r:.60}, which has no accuracy"
-    nameless = [label for label, row in results["calibrations"].items() if not isinstance(row.get("method"), str)]
-    return f"calibrations[{nameless[0]!r:.60}] has no method" if nameless else None
-
-
-NAMES = {str: "text", int: "a whole number", float: "a finite number", list: "a list", dict: "an object"}
-
-
-def mistyped(value: Any, hint: Any, where: str) -> str | None:
-    """The first place at which a JSON value does not have its type. Recurses as deep as the type, not as the value."""
-    kind, options = get_origin(hint) or hint, get_args(hint)
-    if hint is Any or (kind is UnionType and value is None):
-        return None
-    if kind is UnionType:
-        return mistyped(value, options[0], where)
-    typed = get_type_hints(hint) if is_typeddict(hint) else {}
-    kind = dict if typed else kind
-    is_finite = type(value) in (int, float) and abs(value) <= sys.float_info.max
-    if not (is_finite if kind is float else type(value) is kind):
-        shown = NAMES[type(value)] if isinstance(value, list | dict) else repr(value)
-        return f"{where} is {shown:.60}, not {NAMES[kind]}"
-    parts: list[tuple[Any, Any, str]] = []
-    if typed:
-        if absent := hint.__required_keys__ - value.keys():
-            return f'{where} has no "{min(absent)}"'
-        parts = [(value[key], each, key) for key, each in typed.items() if key in value]
-    elif options:
-        items = value.items() if kind is dict else enumerate(value)
-        parts = [(item, options[-1], f"{where}[{key!r:.60}]") for key, item in items]
-    return next((fact for part in parts if (fact := mistyped(*part))), None)
+    rows = ((row, Calibrated, ("calibrations", label)) for label, row in results["calibrations"].items())
+    return next((fact for row in rows if (fact := mistyped(*row))), None)

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ccvr.core.errors import RunError, RunInUse
+from ccvr.core.files import own_file, parse_json, read_text
+from ccvr.core.history import Provenance, each_round, read_rounds
 from ccvr.core.results import Results, check_results
+from ccvr.core.schema import mistyped
 
 if os.name == "posix":
     import fcntl
@@ -25,7 +28,7 @@ def write_atomically(path: Path, content: bytes, *, remedy: str = RESUME) -> Non
     with writing(path, remedy):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            with open(part, "wb", opener=own_file) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -51,25 +54,6 @@ OWN = {
     *("report.html", "figures", "tensorboard"),
 }
 """Everything that a run folder holds."""
-
-
-MAX_DEPTH = 50
-"""Levels of lists and objects in a JSON file. Ours have at most ten."""
-
-
-def parse_json(text: str) -> Any:
-    """JSON as Python values. Raises ValueError also where the nesting is deeper than MAX_DEPTH."""
-    try:
-        content = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
-    level = [content] if isinstance(content, list | dict) else []
-    for _ in range(MAX_DEPTH):
-        level = [item for each in level for item in (each.values() if isinstance(each, dict) else each)]
-        level = [item for item in level if isinstance(item, list | dict)]
-    if level:
-        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-    return content
 
 
 def _looks_empty(path: Path) -> bool:
@@ -157,6 +141,9 @@ class RunFolder:
         folder = cls(path)
         if not folder.spec.is_file():
             raise RunError(f"{path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made.")
+        linked = [name for name in sorted(OWN) if (path / name).is_symlink() and (path / name).is_dir()]
+        if linked:  # of what a run does not name any more, files are deleted
+            raise RunError(f"{path / linked[0]} is a link to another folder. Put a folder in its place.")
         return folder
 
     @contextlib.contextmanager
@@ -164,7 +151,7 @@ class RunFolder:
         """Keep every other process from writing into this run; a killed process holds nothing."""
         lock = self.path / ".lock"
         with writing(lock, "See to its disk and permissions, then give the command again"):
-            file = lock.open("w")
+            file = open(lock, "a", opener=own_file)  # noqa: SIM115
         with file:
             self._lock(file)
             yield
@@ -177,15 +164,26 @@ class RunFolder:
                 raise RunInUse(f"{self.path} is being written by another process. Wait for it to end.") from error
 
     def write_json(self, path: Path, content: Any) -> None:
-        write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_atomically(path, text.encode(errors="backslashreplace"))  # half a character becomes JSON's own escape
 
-    def read_json(self, path: Path, remedy: str = "Restore or delete it.") -> Any:
+    def read_json(self, path: Path, remedy: str = "Restore or delete it.", schema: Any = None) -> Any:
+        """The content of a JSON file, checked against a ``schema`` where one is given."""
         try:
-            return parse_json(path.read_text(encoding="utf-8"))
+            content = parse_json(read_text(path))
         except FileNotFoundError as error:
             raise RunError(f"{path} is missing. Finish the run with `ccvr resume {self.path}`.") from error
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error}). {remedy}") from error
+        if schema is not None and (fact := mistyped(content, schema)):
+            raise RunError(f"{path} is damaged: {fact}. {remedy}")
+        return content
+
+    def read_provenance(self) -> dict[str, Any]:
+        """Where the run comes from. Raises RunError where the file does not fit the schema."""
+        remedy = "Delete it to go on without a record of the start."
+        found: dict[str, Any] = self.read_json(self.provenance, remedy, Provenance)
+        return found
 
     def read_results(self) -> Results:
         """Read results.json. Raises RunError where it does not fit the schema or a head lacks a score."""
@@ -201,7 +199,7 @@ class RunFolder:
 
     def append_round(self, record: dict[str, Any]) -> None:
         """Add one line to rounds.jsonl."""
-        with writing(self.rounds), self.rounds.open("a", encoding="utf-8") as file:
+        with writing(self.rounds), open(self.rounds, "a", encoding="utf-8", opener=own_file) as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -210,17 +208,21 @@ class RunFolder:
         """The records of all rounds; a last line that a crash cut short is left out."""
         if not self.rounds.exists():
             return []
-        try:
-            lines = self.rounds.read_text(encoding="utf-8").split("\n")[:-1]
-            records = [parse_json(line) for line in lines]
-        except (OSError, ValueError) as error:
-            raise RunError(f"{self.rounds} cannot be read ({error}).") from error
-        for number, record in enumerate(records, start=1):
-            if not isinstance(record, dict) or not isinstance(record.get("round"), int):
-                raise RunError(f"line {number} of {self.rounds} is not a record of a round. Delete the line.")
-        return records
+        with self._reading_rounds():
+            return read_rounds(self.rounds)
 
     def forget_rounds_after(self, round: int) -> None:
         """Drop the records of rounds that no checkpoint has; they will be trained again."""
-        kept = [json.dumps(record) + "\n" for record in self.read_rounds() if record["round"] <= round]
+        with self._reading_rounds():
+            records = each_round(self.rounds) if self.rounds.exists() else ()
+            kept = [json.dumps(record) + "\n" for record, _ in records if record["round"] <= round]
         write_atomically(self.rounds, "".join(kept).encode())
+
+    @contextlib.contextmanager
+    def _reading_rounds(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise RunError(
+                f"{self.rounds} is damaged: {error}. Restore it, or delete it to go on without what it holds."
+            ) from error

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ccvr.core.errors import DataError
+from ccvr.core.files import parse_json, read_text
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Record:
         if not path.exists():
             return None
         try:
-            fields = json.loads(path.read_text(encoding="utf-8"))
+            fields = parse_json(read_text(path))
             return cls(sha256=str(fields["sha256"]), recorded=str(fields["recorded"]))
-        except (ValueError, LookupError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             raise DataError(
                 f"{path} is not a record of a checksum. Delete it; the next download writes a new one."
             ) from error

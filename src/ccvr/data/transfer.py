@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from ccvr.core.errors import DataError
+from ccvr.core.files import parse_json, read_text
 
 TIMEOUT = 30.0
 CHUNK = 1 << 18
@@ -101,7 +102,7 @@ class Transfer:
     def _headers(self) -> dict[str, str]:
         """Ask for the rest of the same version; for the whole file if there is nothing to go on with."""
         try:
-            tag = json.loads(self.tag.read_text(encoding="utf-8"))
+            tag = parse_json(read_text(self.tag))
             version = str(tag["version"]) if tag["url"] == self.url else ""
         except (FileNotFoundError, ValueError, LookupError, TypeError):
             version = ""

@@ -1,6 +1,5 @@
 """Clients that did not answer in a run, kept in missing.json so that a resumed run still has them."""
 
-from ccvr.core.errors import RunError
 from ccvr.experiment.engine import Engine, OpenRun
 
 Absent = dict[str, dict[str, str]]
@@ -16,9 +15,8 @@ def absent_now(engine: Engine) -> Absent:
 def keep_absent(run: OpenRun) -> Absent:
     """Absent clients of all questions so far; a question that was asked again counts as answered last."""
     folder = run.folder
-    before = folder.read_json(folder.absent) if folder.absent.is_file() else {}
-    if not isinstance(before, dict) or not all(isinstance(clients, dict) for clients in before.values()):
-        raise RunError(f"{folder.absent} is damaged. Delete it to go on without the names of absent clients so far.")
+    remedy = "Delete it to go on without the names of absent clients so far."
+    before = folder.read_json(folder.absent, remedy, Absent) if folder.absent.is_file() else {}
     known = {question: clients for question, clients in (before | absent_now(run.engine)).items() if clients}
     if known != before:
         folder.write_json(folder.absent, known)

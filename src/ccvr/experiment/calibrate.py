@@ -22,7 +22,7 @@ from ccvr.experiment.load import head_bytes, model_bytes, read_head
 from ccvr.experiment.statistics_cache import StatisticsCache, statistics_bytes
 from ccvr.experiment.train import score_on_test
 from ccvr.models.heads import copy_head
-from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.scoring import ClassCounts, class_counts
 from ccvr.models.split import SplitModel
 from ccvr.statistics.moments import ClassStatistics
 
@@ -57,7 +57,9 @@ def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun)
             "bytes": statistics_bytes(run.setup, given, min_count=getattr(method, "min_count", 0)),
             "seconds": round(seconds, 3),
         }
-        scores = (score(fitted.head, features, len(names)) for features in test.read(run.model, fitted.head.taps))
+        scores = (
+            class_counts(fitted.head, features, len(names)) for features in test.read(run.model, fitted.head.taps)
+        )
         counts = sum(scores, start=ClassCounts.zeros(len(names)))
         yield replace(_score_head(results, calibration.label, fitted, run, counts, seconds=seconds), absent=absent)
 

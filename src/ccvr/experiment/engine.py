@@ -19,7 +19,7 @@ from ccvr.data.batches import TrainingSamples, epoch, in_order
 from ccvr.experiment.feature_store import FeatureStore
 from ccvr.experiment.setup import Setup
 from ccvr.models.heads import Head
-from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.scoring import ClassCounts, class_counts
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
 from ccvr.statistics.collect import fold, source_of
@@ -95,7 +95,7 @@ class LocalEngine:
     def personal_scores(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, ClassCounts]]:
         dataset = self.setup.dataset
         for client, model in self.own_models(state, states=states):
-            yield client, score(model, in_order(dataset.test), dataset.num_classes)
+            yield client, class_counts(model, in_order(dataset.test), dataset.num_classes)
 
     def own_models(self, state: RoundState, *, states: ClientStates) -> Iterator[tuple[int, SplitModel]]:
         """Each client and its own model, which is valid until the next one is asked for."""
@@ -161,7 +161,7 @@ class LocalEngine:
         candidates = {name: model.with_head(head.to(device)) for name, head in heads.items()}
         for shard in self.setup.held_out.shards:
             yield {
-                name: score(candidate, in_order(dataset.train, shard), dataset.num_classes)
+                name: class_counts(candidate, in_order(dataset.train, shard), dataset.num_classes)
                 for name, candidate in candidates.items()
             }
 

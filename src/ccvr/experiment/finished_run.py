@@ -1,6 +1,7 @@
 """A finished run with its data and its trained model, to be calibrated or looked at."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 
@@ -58,17 +59,20 @@ def note_command(folder: RunFolder, seed: int, what: str) -> None:
     if not folder.provenance.is_file():
         folder.write_json(folder.provenance, {**now, "resumed": [], "calibrated": []})
         return
-    first = folder.read_json(folder.provenance)
-    if not isinstance(first, dict) or not isinstance(first.get(what, []), list):
-        raise RunError(f"{folder.provenance} is damaged. Delete it to go on without a record of the start.")
+    first = folder.read_provenance()
     folder.write_json(folder.provenance, {**first, what: [*first.get(what, []), now]})
 
 
 def keep_partition(folder: RunFolder, drawn: bytes) -> None:
     """Who owns what must not change between a run's start and its end."""
-    if folder.partition.is_file() and folder.partition.read_bytes() != drawn:
+    if folder.partition.is_file() and not _holds(folder.partition, drawn):
         raise RunError(
             f"{folder.partition} was drawn from other samples, or for other owners, than spec and data give now. "
             "Undo what was changed in spec.toml or in the data, or start a new run."
         )
     write_atomically(folder.partition, drawn)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file has this content; a larger one is not read."""
+    return path.stat().st_size == len(content) and path.read_bytes() == content

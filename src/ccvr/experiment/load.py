@@ -1,15 +1,17 @@
 """A calibrated model as a file, and back."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 
 from ccvr.core.errors import ModelError, RunError, UnknownName
 from ccvr.core.run import RunFolder
+from ccvr.core.schema import Count, mistyped
 from ccvr.kernels.inputs import Inputs, from_tensors, tensors_of
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.heads import HEAD_KINDS, Head
@@ -17,15 +19,40 @@ from ccvr.models.preprocess import fit_preprocess
 from ccvr.models.random_features import RandomFeatures
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Tensors
-from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
+from ccvr.models.tensor_file import read_tensor_file, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
 
 MODEL_FORMAT = "ccvr-model/2"
 HEAD_FORMAT = "ccvr-head/2"
+MAX_INPUT = 2**18
+"""Numbers in the input of a small model, as in a picture of 3 × 295 × 295."""
 REMEDY = (
     "Delete the run's results.json and make it again with `ccvr resume`; calibrations that were added with "
     "`ccvr calibrate` must be added again."
 )
+
+
+class HeadHeader(TypedDict):
+    """What is beside the tensors of a head."""
+
+    head_kind: str
+    transform: str
+    taps: list[str]
+
+
+class ModelHeader(HeadHeader):
+    """What is beside the tensors of a model."""
+
+    name: str
+    head_path: str
+    class_names: list[str]
+    preprocess: NotRequired[str]
+    inputs: NotRequired[dict[str, list[str | Count]]]
+    """Name of the type, then the shape of one sample."""
+    image_shape: NotRequired[list[Count]]
+
+
+SCHEMAS: Mapping[str, Any] = {HEAD_FORMAT: HeadHeader, MODEL_FORMAT: ModelHeader}
 
 
 def head_bytes(head: Head) -> bytes:
@@ -57,9 +84,12 @@ def _head(header: dict[str, Any], tensors: Tensors) -> Head:
         if "transform.omega" in tensors
         else FeatureTransform.parse(header["transform"])
     )
-    return HEAD_KINDS[header["head_kind"]](
-        tensors["weight"], tensors.get("bias"), transform, taps=tuple(header["taps"])
-    )
+    taps = tuple(header["taps"])
+    if not all(isinstance(tap, str) for tap in taps):
+        raise TypeError("taps that are not names")
+    if tensors["weight"].dim() != 2:
+        raise ValueError(f"weights of shape {list(tensors['weight'].shape)}")
+    return HEAD_KINDS[header["head_kind"]](tensors["weight"], tensors.get("bias"), transform, taps=taps)
 
 
 @dataclass(frozen=True)
@@ -78,9 +108,15 @@ class Blueprint:
         return {"name": self.name, "head_path": self.head_path, "inputs": kept, "preprocess": self.preprocess}
 
     @classmethod
-    def from_header(cls, header: Mapping[str, Any]) -> "Blueprint":
-        """Files of before there were other inputs hold the shape of an image."""
+    def from_header(cls, header: Mapping[str, Any], *, most: int) -> "Blueprint":
+        """What a file states; an input of more than ``most`` numbers is refused, because models grow with it.
+
+        Files of before there were other inputs hold the shape of an image.
+        """
         kept = header["inputs"] if "inputs" in header else {"": ["uint8", *header["image_shape"]]}
+        size = sum(math.prod(shape) for _, *shape in kept.values())
+        if size > most:
+            raise ValueError(f"inputs have {size:,} numbers, the model at most {most:,}")
         tensors = {key: torch.zeros(2, *shape, dtype=_dtype(dtype)) for key, (dtype, *shape) in kept.items()}
         inputs = from_tensors(tensors)
         return cls(header["name"], header["head_path"], inputs, header.get("preprocess", "pixels"))
@@ -128,12 +164,15 @@ def read_model(path: Path, head: Head | None = None) -> SplitModel:
         mark = "head."
         own = {key.removeprefix(mark): tensor for key, tensor in tensors.items() if key.startswith(mark)}
         backbone = {key: tensor for key, tensor in tensors.items() if not key.startswith(mark)}
-        return _rebuild(header, backbone).with_head(head or _head(header, own))
+        head = head or _head(header, own)
+        if len(head.weight) != len(header["class_names"]):
+            raise ValueError(f"its head has {len(head.weight)} rows for {len(header['class_names'])} classes")
+        return _rebuild(header, backbone).with_head(head)
 
 
 def _rebuild(header: dict[str, Any], backbone: Tensors) -> SplitModel:
     """The model with its backbone, under a fresh head."""
-    blueprint = Blueprint.from_header(header)
+    blueprint = Blueprint.from_header(header, most=max(MAX_INPUT, 4 * sum(t.numel() for t in backbone.values())))
     model = build_model(
         ModelSpec(blueprint.name, blueprint.head_path),
         blueprint.inputs,
@@ -161,6 +200,9 @@ def _understood(path: Path) -> Iterator[None]:
 
 def _read(path: Path, format: str) -> tuple[dict[str, Any], Tensors]:
     try:
-        return tensors_from_bytes(path.read_bytes(), format=format)
-    except (UnreadableTensors, OSError) as error:
+        header, tensors = tensors_from_bytes(read_tensor_file(path), format=format)
+    except (ValueError, OSError) as error:
         raise RunError(f"{path} cannot be read ({error}). {REMEDY}") from error
+    if fact := mistyped(header, SCHEMAS[format]):
+        raise RunError(f"{path} is damaged ({fact}). {REMEDY}")
+    return header, tensors

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from ccvr.calibration.methods import method_of
 from ccvr.core.errors import CcvrError, RunError, TrainingError
 from ccvr.core.results import TRAINED, UNCALIBRATED, Personal, Results, personal_rows
 from ccvr.core.run import RunFolder
+from ccvr.core.schema import Count
 from ccvr.data.batches import in_order
 from ccvr.experiment.calibrate import client_scores, own_mix_accuracy
 from ccvr.experiment.engine import OpenRun
@@ -28,10 +29,18 @@ from ccvr.experiment.personalisations import Labelled
 from ccvr.experiment.train import newest_state
 from ccvr.kernels.inputs import call
 from ccvr.models.modes import evaluating
-from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.scoring import ClassCounts, class_counts
 from ccvr.models.split import SplitModel
 from ccvr.training.client_state import ClientStates
 from ccvr.training.personalisation import Start, own_model
+
+
+class Scored(TypedDict):
+    """The content of personal.json: the scores of own models that training made, after a round."""
+
+    round: Count
+    personal: Personal
+
 
 Counted = tuple[int, ClassCounts]
 """A client, and the counts of its own model on the test set."""
@@ -54,8 +63,8 @@ def score_own_models(results: Results, run: OpenRun) -> Iterator[Noted]:
         yield Noted("some tensors stay with the clients; the global model, which is calibrated, has those of the start")
         yield from _who_took_part(len(state.client_rounds), len(run.setup.kept))
     path = run.folder.personal
-    kept = run.folder.read_json(path, "Delete it to score again.") if path.is_file() else {}
-    if not (isinstance(kept, dict) and kept.get("round") == state.round and "personal" in kept):
+    kept = run.folder.read_json(path, "Delete it to score again.", Scored) if path.is_file() else {}
+    if kept.get("round") != state.round:
         # Kept at once: clients on Flower cannot answer again after Flower's own run has ended.
         answers = run.engine.personal_scores(state, states=ClientStates(run.folder.client_states))
         kept = {"round": state.round, "personal": _row(answers, run, spec.training.algorithm, {}, UNCALIBRATED)}
@@ -230,4 +239,4 @@ def _counted(model: nn.Module, run: FinishedRun, name: str) -> ClassCounts:
     if not isinstance(found, Tensor) or list(found.shape) != expected:
         got = f"scores of shape {list(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise TrainingError(f"the model of {name} gives {got} for one sample; it must give scores {expected}.")
-    return score(model, in_order(dataset.test), dataset.num_classes)
+    return class_counts(model, in_order(dataset.test), dataset.num_classes)

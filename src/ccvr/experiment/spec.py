@@ -2,7 +2,6 @@
 
 import multiprocessing
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from ccvr.calibration.methods import upgraded as upgraded_calibration
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, plain, require_finite
+from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.machine import cores
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
@@ -158,8 +158,8 @@ def from_mapping(mapping: Mapping[str, Any]) -> Spec:
 
 def from_toml(text: str, where: str = "spec") -> Spec:
     try:
-        return from_mapping(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        return from_mapping(parse_toml(text))
+    except ValueError as error:
         raise SpecError(f"{where} is not valid TOML: {error}.") from error
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
@@ -167,7 +167,7 @@ def from_toml(text: str, where: str = "spec") -> Spec:
 
 def read_spec(path: Path) -> Spec:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, MAX_TOML)
+    except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read ({error}). Give a TOML file, or a preset by name.") from error
     return from_toml(text, str(path))

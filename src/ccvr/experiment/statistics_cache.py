@@ -14,6 +14,7 @@ from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.setup import Setup
+from ccvr.models.tensor_file import read_tensor_file
 from ccvr.statistics.merge import merge
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import Request
@@ -46,8 +47,8 @@ class StatisticsCache:
     def _stored(self, path: Path, kind: str) -> ClassStatistics | None:
         """The file's statistics if they are this model's; damaged or foreign ones are collected again."""
         try:
-            found = ClassStatistics.from_bytes(path.read_bytes(), kind=kind) if path.is_file() else None
-        except StatisticsError:
+            found = ClassStatistics.from_bytes(read_tensor_file(path), kind=kind) if path.is_file() else None
+        except (StatisticsError, OSError, ValueError):
             return None
         return found if found is not None and found.source.model == self.run.model.digest() else None
 

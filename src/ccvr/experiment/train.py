@@ -16,7 +16,7 @@ from ccvr.experiment.events import RoundDone, Started
 from ccvr.experiment.revise import reviser
 from ccvr.experiment.setup import Setup
 from ccvr.experiment.spec import Spec, training_settings
-from ccvr.models.scoring import ClassCounts, score
+from ccvr.models.scoring import ClassCounts, class_counts
 from ccvr.models.split import SplitModel
 from ccvr.training.checkpoint import checkpoint_bytes, named_states, read_checkpoint
 from ccvr.training.client_state import ClientStates
@@ -51,7 +51,7 @@ def train(run: OpenRun) -> Iterator[Started | RoundDone]:
 
 def score_on_test(model: SplitModel, setup: Setup) -> ClassCounts:
     """The counts of a model on the test set."""
-    return score(model, in_order(setup.dataset.test), setup.dataset.num_classes)
+    return class_counts(model, in_order(setup.dataset.test), setup.dataset.num_classes)
 
 
 def newest_state(folder: RunFolder, spec: Spec) -> RoundState | None:

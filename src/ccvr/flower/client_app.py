@@ -32,7 +32,7 @@ from ccvr.flower.questions import (
     load_state,
 )
 from ccvr.flower.results import result_bytes, sent_from_bytes
-from ccvr.models.scoring import score
+from ccvr.models.scoring import class_counts
 from ccvr.models.split import SplitModel
 from ccvr.models.state import Scratch, Tensors
 from ccvr.models.tensor_file import tensors_from_bytes, tensors_to_bytes
@@ -147,4 +147,4 @@ def personal(message: Message, context: Context) -> RecordDict:
     trainer = OneByOne(home.scratch, spec.training, spec.seed, NodeStates(context.state, last))
     client, sent = home.clients[number_of(context)], sent_from_bytes(blob_of(content, "sent"))
     model = trainer.own_model(client, sent, last or None, round=setting_of(content, "round", int))
-    return counts_answer({OWN: score(model, in_order(dataset.test), dataset.num_classes)})
+    return counts_answer({OWN: class_counts(model, in_order(dataset.test), dataset.num_classes)})

@@ -23,6 +23,7 @@ import tomli_w
 
 from ccvr.core.errors import CcvrError, FederationError, SpecError
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import say
 from ccvr.experiment.events import Event, Events, Finished
 from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
@@ -160,7 +161,7 @@ def _events(link: Link, config: Path, token: str) -> Iterator[Event]:
     try:
         for line in process.stdout:
             if os.environ.get("CCVR_TRACEBACK"):
-                print(line, end="", file=sys.stderr)
+                say(line.rstrip("\n"), error=True)
             said.append(line)
             number = found[1] if (found := re.search(r"started run (\d+)", line)) else number
             event = event_of(line, token)

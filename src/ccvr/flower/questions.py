@@ -16,6 +16,8 @@ from ccvr.flower.federation import Federation
 from ccvr.flower.messages import BLOBS, blob_of, pack, setting_of
 from ccvr.kernels.inputs import Inputs, num_rows
 from ccvr.models.heads import Head
+from ccvr.models.modes import buffers_kept
+from ccvr.models.passes import outputs_of
 from ccvr.models.scoring import ClassCounts, count
 from ccvr.models.state import Tensors
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
@@ -226,13 +228,17 @@ def answer_scores(model: nn.Module, batches: Batches, content: RecordDict, *, mi
     path, num_classes = setting_of(content, "head", str, ""), setting_of(content, "num_classes", int)
     names = [name for name in content.array_records.get(BLOBS, ()) if name.startswith("head/")]
     heads = {name.removeprefix("head/"): head_from_bytes(blob_of(content, name)).eval() for name in names}
+    for label, head in heads.items():
+        if len(head.weight) != num_classes:
+            raise ModelError(f'the head "{label}" scores {len(head.weight)} classes; {num_classes} were asked for.')
     counts = {label: ClassCounts.zeros(num_classes) for label in heads}
-    for batch in batches:
-        for taps in {head.taps for head in heads.values()}:
+    layers = {head.taps for head in heads.values()}
+    with buffers_kept(model):
+        for taps, batch in ((taps, batch) for batch in batches for taps in layers):
             for z, y in read_features(model, [batch], path, taps):  # a model may return more than its head's scores
                 for label, head in heads.items():
                     if head.taps == taps:
-                        counts[label] += count(head(z.to(head.weight.dtype)).detach(), y)
+                        counts[label] += count(outputs_of(head, z.to(head.weight.dtype)).detach(), y)
     return counts_answer(counts, min_count=min_count)
 
 

@@ -13,9 +13,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import InMemoryGrid
 
-from ccvr.core.errors import CcvrError, SpecError
+from ccvr.core.errors import CcvrError, SpecError, printable
 from ccvr.core.fields import build, plain
 from ccvr.core.run import RunFolder
+from ccvr.core.terminal import MAX_LINE
 from ccvr.experiment.events import Event
 from ccvr.experiment.pipeline import resume, start
 from ccvr.experiment.presets import find_spec
@@ -43,7 +44,9 @@ def main(grid: Grid, context: Context) -> None:
     def say(what: Event | CcvrError) -> None:
         # In one piece: Flower's own threads write to the same log.
         token = str(config["events"])
-        sys.stdout.write(f"{token} {as_json(what)}\n" if token else f"{MARK}{in_words(what, path)}\n")
+        sys.stdout.write(
+            f"{token} {as_json(what)}\n" if token else f"{MARK}{printable(in_words(what, path), MAX_LINE)}\n"
+        )
         sys.stdout.flush()
 
     try:

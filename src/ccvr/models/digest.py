@@ -5,12 +5,20 @@ import hashlib
 import torch
 from torch import nn
 
+from ccvr.models.modes import alone_with
+from ccvr.models.passes import layer_at, require_model
 from ccvr.models.state import require_tensors
 
 
 def backbone_digest(model: nn.Module, head: str) -> str:
     """SHA-256 of every tensor but those of the head at that path: names, types, shapes, values."""
-    module = model.get_submodule(head)
+    require_model(model)
+    with alone_with(model):
+        return _digest(model, head)
+
+
+def _digest(model: nn.Module, head: str) -> str:
+    module = layer_at(model, head)
     paths = [path for path, other in model.named_modules(remove_duplicate=False) if other is module]
     of_head = tuple(f"{path}." if path else "" for path in paths)
     state = model.state_dict(keep_vars=True)

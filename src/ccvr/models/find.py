@@ -2,14 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
 from ccvr.core.errors import ModelError
-from ccvr.kernels.inputs import Inputs, call, described
+from ccvr.kernels.inputs import Inputs
 from ccvr.models.heads import Head
 from ccvr.models.modes import evaluating
+from ccvr.models.passes import device_of, outputs_of
+from ccvr.models.settings import standard_settings
 
 REMEDY = 'Name the head: model.head in a spec, head="path" in a call.'
 
@@ -70,16 +73,10 @@ def _record_linears(model: nn.Module, example: Inputs) -> tuple[Calls, object]:
     def remember(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: calls[name].append(Call(inputs[0], output, output._version))
 
-    hooks = [module.register_forward_hook(remember(name)) for name, module in _linears(model).items()]
-    try:
-        with evaluating(model):
-            return calls, call(model, example)
-    except Exception as error:  # a model of the user's may raise anything
-        reason = str(error).strip().partition("\n")[0]
-        raise ModelError(f"the model fails on inputs {described(example)}: {reason}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with standard_settings(device_of(model)), evaluating(model), ExitStack() as hooks:
+        for name, module in _linears(model).items():
+            hooks.callback(module.register_forward_hook(remember(name)).remove)
+        return calls, outputs_of(model, example)
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Module]:

@@ -13,6 +13,7 @@ from ccvr.models.blocks import is_heard, takes_lanes
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.heads import HEAD_KINDS, Head, LinearHead
+from ccvr.models.modes import alone_with
 from ccvr.models.preprocess import Normalize
 from ccvr.models.taps import Capture, TappedBackbone
 from ccvr.models.transform import FeatureTransform
@@ -140,7 +141,8 @@ def under_new_head(model: nn.Module, path: str, head: Head) -> nn.Module:
 
     Without taps and transform it is the same class with another nn.Linear; its state dict fits a head with a bias.
     """
-    copied = copy.deepcopy(model)
+    with alone_with(model):  # no other thread's hooks and modes are copied
+        copied = copy.deepcopy(model)
     if isinstance(copied, SplitModel):
         return copied.with_head(head)
     if head.taps:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn import functional
 from ccvr.core.errors import ModelError
 from ccvr.core.tables import suggestion
 from ccvr.kernels.inputs import Inputs, call, num_rows
+from ccvr.models.passes import layer_at, outputs_of
 
 AUTO = "auto"
 MAX_TAPS = 5
@@ -111,17 +112,14 @@ def _joined(seen: dict[str, Any], taps: Sequence[str], z: Tensor) -> Tensor:
 def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[Features]:
     """A function x → features [B, d]: what enters the head at that path, behind the outputs of ``taps``.
 
-    The model runs as it is, with hooks that are gone afterwards.
+    The model runs as it is, with hooks that are gone afterwards; be alone with it (``models/modes.py``).
     """
     kept, entrance = Kept(), f"{head} (input)"
-    modules, door = [model.get_submodule(tap) for tap in taps], model.get_submodule(head)
-    hooks = [module.register_forward_hook(_Keep(kept, tap)) for module, tap in zip(modules, taps, strict=True)]
-    hooks.append(door.register_forward_pre_hook(_Keep(kept, entrance)))
 
     def features(x: Inputs) -> Tensor:
         kept.begin()
         try:
-            call(model, x)
+            outputs_of(model, x)
         finally:
             seen = kept.end()
         if entrance not in seen:
@@ -131,11 +129,12 @@ def reading(model: nn.Module, head: str, taps: Sequence[str] = ()) -> Iterator[F
             raise ModelError(f'the tap "{tap}" does not come before the head. Choose a layer that the head reads.')
         return _joined(seen, taps, seen[entrance])
 
-    try:
+    modules, door = [layer_at(model, tap) for tap in taps], layer_at(model, head)
+    with ExitStack() as hooks:
+        for module, tap in zip(modules, taps, strict=True):
+            hooks.callback(module.register_forward_hook(_Keep(kept, tap)).remove)
+        hooks.callback(door.register_forward_pre_hook(_Keep(kept, entrance)).remove)
         yield features
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class TappedBackbone(nn.Module):

@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from ccvr.core.files import parse_json, require_file
 from ccvr.models.state import Tensors, require_tensors
 
 # One metadata entry only: safetensors writes several in no fixed order, and equal files must have equal bytes.
@@ -76,6 +78,27 @@ def tensors_from_bytes(blob: bytes, *, format: str | tuple[str, ...]) -> tuple[d
         raise UnreadableTensors(str(error)) from error
 
 
+def read_tensor_file(path: Path) -> bytes:
+    """The bytes of a safetensors file, read once their number is known to be the one that the header states.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the path is not a file, or the file is damaged.
+    """
+    size = require_file(path).st_size
+    with path.open("rb") as file:
+        start = file.read(8)
+        start += file.read(header_length(start))
+        try:
+            entries = parse_json(start[8:])
+            ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UnreadableTensors(f"no header of ours: {error}") from error
+        if size != (stated := len(start) + max(ends, default=0)):
+            raise UnreadableTensors(f"it has {size:,} bytes, and its header states {stated:,}")
+        return start + file.read(size - len(start))
+
+
 def header_length(start: bytes | bytearray, most: int = MAX_HEADER) -> int:
     """Bytes of the header that follows the first eight; 0 for one that is too long to be ours."""
     length = int.from_bytes(start[:8], "little")
@@ -88,12 +111,12 @@ def read_header(
     """The header of at most so many bytes and the tensors' shapes, without making any tensor."""
     known = (format,) if isinstance(format, str) else format
     try:
-        entries: Any = json.loads(blob[8 : 8 + header_length(blob, most)])
-        header = json.loads(entries["__metadata__"][KEY])
+        entries: Any = parse_json(blob[8 : 8 + header_length(blob, most)])
+        header = parse_json(entries["__metadata__"][KEY])
         shapes = {name: list(entry["shape"]) for name, entry in entries.items() if name != "__metadata__"}
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UnreadableTensors(f"no header of ours: {error}") from error
     if not isinstance(header, dict) or header.get("format") not in known:
         found = header.get("format") if isinstance(header, dict) else header
-        raise UnreadableTensors(f"the format is {found!r}, this version reads {' and '.join(map(repr, known))}")
+        raise UnreadableTensors(f"the format is {found!r:.60}, this version reads {' and '.join(map(repr, known))}")
     return header, shapes

@@ -1,27 +1,58 @@
 """The files of a run, read for a report."""
 
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
-from ccvr.core.arrays import Array, read_arrays
+from ccvr.core.arrays import Array, load_arrays, read_arrays
 from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
+from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.results import UNCALIBRATED, Results
 from ccvr.core.run import RunFolder
+from ccvr.core.schema import Count, Real, mistyped
+from ccvr.report.analyses import ABOUT, Analysis, misfit
 from ccvr.report.text import shown
 
 NOT_SETTINGS = ("seed", "data.root", "workers", "log.tensorboard")
 """Fields of a spec in which runs may differ and still be repeats of each other."""
 
-Analysis = tuple[dict[str, Array], dict[str, Any]]
+MAX_OWNED = 2**40
+"""Samples of a class that a client can have."""
+
+
+class DataTable(TypedDict, total=False):
+    name: str
+
+
+class PartitionTable(TypedDict, total=False):
+    kind: str
+    alpha: Real
+    num_clients: Count
+
+
+class ModelTable(TypedDict, total=False):
+    name: str
+
+
+class TrainingTable(TypedDict, total=False):
+    rounds: Count
+    local_epochs: Count
+    client_fraction: Annotated[float, (0, 1)]
+
+
+class SpecTable(TypedDict, total=False):
+    """What reports read of a spec; `ccvr.experiment.spec` has all of it."""
+
+    seed: Count
+    data: DataTable
+    partition: PartitionTable
+    model: ModelTable
+    training: TrainingTable
+    calibration: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,20 +71,23 @@ class RunFiles:
     @classmethod
     def read(cls, path: Path) -> "RunFiles":
         folder = RunFolder.open(path)
-        provenance = folder.read_json(folder.provenance) if folder.provenance.is_file() else {}
-        if not isinstance(provenance, dict):
-            raise RunError(f"{folder.provenance} is damaged. Delete it to go on without a record of the start.")
-        analyses = sorted((path / "analysis").glob("[!.]*.safetensors"))
-        return cls(
+        kept = {name: folder.analysis(name) for name in sorted(ABOUT) if folder.analysis(name).is_file()}
+        run = cls(
             name=Path(os.path.abspath(path)).name or str(path),
             folder=folder,
             spec=_spec(folder.spec),
             results=folder.read_results(),
             rounds=folder.read_rounds(),
-            provenance=provenance,
+            provenance=folder.read_provenance() if folder.provenance.is_file() else {},
             label_counts=read_label_counts(folder.partition) if folder.partition.is_file() else None,
-            analyses={file.stem: read_arrays(file) for file in analyses},
+            analyses={name: read_arrays(file) for name, file in kept.items()},
         )
+        if fact := inconsistent(run):
+            raise RunError(f"files in {path} do not belong together: {fact}. Restore the file, or delete it.")
+        for name, found in run.analyses.items():
+            if fact := misfit(name, found, len(run.class_names)):
+                raise RunError(f"{kept[name]} is damaged: {fact}. Delete it and run `ccvr analyze` again.")
+        return run
 
     @property
     def accuracy(self) -> dict[str, float]:
@@ -115,14 +149,45 @@ def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 def _spec(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = parse_toml(read_text(path, MAX_TOML))
+    except (OSError, ValueError) as error:
         raise RunError(f"{path} cannot be read ({error}). Give a folder that `ccvr run` made.") from error
+    if fact := mistyped(content, SpecTable):
+        raise RunError(f"{path} is damaged: {fact}. Give a folder that `ccvr run` made.")
+    return content
 
 
 def read_label_counts(path: Path) -> Array:
     """Training samples of each client by class [K, C], from partition.safetensors."""
+    remedy = "Delete it to go on without it."
     try:
-        return load_file(path)["label_counts"]
-    except (OSError, SafetensorError, LookupError) as error:
-        raise RunError(f"{path} cannot be read ({error}).") from error
+        counts = load_arrays(path)[1]["label_counts"]
+    except (OSError, LookupError, ValueError) as error:
+        raise RunError(f"{path} cannot be read ({error}). {remedy}") from error
+    if fact := miscounted(counts):
+        raise RunError(f"{path} is damaged: {fact}. {remedy}")
+    return counts
+
+
+def miscounted(counts: Array) -> str | None:
+    """Why an array is no count of samples by client and class; None where it is one."""
+    if counts.ndim != 2 or not counts.size or counts.dtype.kind not in "iu":
+        return f"label_counts is {counts.dtype} {list(counts.shape)}, not whole numbers by client and class"
+    low, high = int(counts.min()), int(counts.max())
+    return None if 0 <= low <= high <= MAX_OWNED else f"label_counts has values from {low} to {high}"
+
+
+def inconsistent(run: RunFiles) -> str | None:
+    """The first fact in which files of a run contradict each other; None where they belong together."""
+    classes, counts = len(run.results["class_names"]), run.label_counts
+    clients = run.results.get("num_clients", MAX_OWNED if counts is None else len(counts))
+    if counts is not None and counts.shape != (clients, classes):
+        return f"partition.safetensors has {len(counts)} clients and {counts.shape[1]} classes, results.json others"
+    for record in run.rounds:
+        for each in record.get("clients", ()):
+            where = f"client {each['client']} in round {record['round']} of rounds.jsonl"
+            if each["client"] >= clients:
+                return f"{where} is not among {clients} clients"
+            if each.get("head_row_norms") and len(each["head_row_norms"]) != classes:
+                return f"{where} has norms of {len(each['head_row_norms'])} classes, results.json has {classes}"
+    return None

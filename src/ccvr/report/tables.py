@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ccvr.core.results import UNCALIBRATED, Personal, Results, personal_rows
+from ccvr.core.terminal import cell
 
 
 def results_table(runs: Sequence[tuple[str, Results]]) -> Table:
@@ -26,7 +27,7 @@ def results_table(runs: Sequence[tuple[str, Results]]) -> Table:
         if number:
             table.add_section()
         for label, accuracy in results["accuracy"].items():
-            table.add_row(Text(name), *_head_cells(results, label, accuracy))
+            table.add_row(Text(cell(name)), *_head_cells(results, label, accuracy))
             name = ""
     return table
 
@@ -48,7 +49,7 @@ def _head_cells(results: Results, label: str, accuracy: float) -> list[Text]:
     shown = f"{label} *" if label == results["deployed"] else label
     worst = _percent(results["client_accuracy"][label]["worst"])
     cells = [shown, f"{accuracy:.2f}", gain, worst_class(results, label), worst]
-    return [Text(cell) for cell in cells]
+    return [Text(cell(each)) for each in cells]
 
 
 def worst_class(results: Results, label: str) -> str:
@@ -73,7 +74,8 @@ def personal_table(runs: Sequence[tuple[str, Results]]) -> Table:
         table.add_column(name, justify="right")
     for name, results in runs:
         for label, row in personal_rows(results).items():
-            table.add_row(*map(Text, [*([name] if names else []), label, row["head"], *_personal_cells(results, row)]))
+            cells = [*([name] if names else []), label, row["head"], *_personal_cells(results, row)]
+            table.add_row(*(Text(cell(each)) for each in cells))
             name = ""
     return table
 
@@ -99,7 +101,7 @@ def repeats_table(rows: Sequence[tuple[str, Sequence[float], float]]) -> Table:
     for name, accuracies, before in rows:
         mean = sum(accuracies) / len(accuracies)
         std = (sum((value - mean) ** 2 for value in accuracies) / max(len(accuracies) - 1, 1)) ** 0.5
-        table.add_row(Text(name), str(len(accuracies)), f"{mean:.2f}", f"{std:.2f}", f"{mean - before:+.2f}")
+        table.add_row(Text(cell(name)), str(len(accuracies)), f"{mean:.2f}", f"{std:.2f}", f"{mean - before:+.2f}")
     return table
 
 
@@ -111,7 +113,7 @@ def owners_table(label_counts: Sequence[Sequence[int]], class_names: Sequence[st
     table = Table(title="Training samples of each client, by class", title_justify="left", padding=(0, padding))
     table.add_column("client", justify="right", min_width=width, no_wrap=True)
     for column in columns:
-        name = Text("…" if column is None else str(class_names[column]))
+        name = Text("…" if column is None else cell(class_names[column]))
         table.add_column(name, justify="right", min_width=width - 1, no_wrap=True)
     table.add_column("all", justify="right", min_width=width, no_wrap=True)
     for row in _ends(len(label_counts), 2 * most):
@@ -136,16 +138,16 @@ def recall_table(recalls: Sequence[float | None], class_names: Sequence[str]) ->
     table.add_column("class")
     table.add_column("recall", justify="right")
     for name, recall in zip(class_names, recalls, strict=True):
-        table.add_row(Text(name), "no samples" if recall is None else f"{recall:.2f}")
+        table.add_row(Text(cell(name)), "no samples" if recall is None else f"{recall:.2f}")
     return table
 
 
 def listing_table(rows: Sequence[Any], root: Path) -> Table:
     """Data sets: what they are and where they lie."""
-    table = Table(title=Text(f"Data sets (looked for in {root})", style="table.title"), title_justify="left")
+    table = Table(title=Text(cell(f"Data sets (looked for in {root})"), style="table.title"), title_justify="left")
     for name in ("name", "what", "train", "test", "where"):
         table.add_column(name, justify="right" if name in ("train", "test") else "left", overflow="fold")
     for row in rows:
         where = row.where or f"missing: ccvr data get {row.name}"
-        table.add_row(row.name, row.description, f"{row.train:,}", f"{row.test:,}", Text(where))
+        table.add_row(row.name, row.description, f"{row.train:,}", f"{row.test:,}", Text(cell(where)))
     return table

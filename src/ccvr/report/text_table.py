@@ -4,7 +4,7 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -15,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ccvr.core.tables import Table
+from ccvr.core.terminal import cell, say
 
 DASH = "–"
 """What is not known."""
@@ -24,6 +25,9 @@ ROOMY = 100
 """Columns of a terminal in which two spaces stand between columns."""
 NARROWEST = 8
 """Letters that a column of words has at least."""
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
 
 Value = str | int | float | None
 
@@ -84,12 +88,25 @@ def print_on_terminal(tables: Sequence[TextTable]) -> None:
 
 
 def print_tables(tables: Sequence[TextTable], name: str = "terminal") -> None:
-    """Print tables in one of the formats."""
+    """Print tables in one of the formats. Names in them may come from files of anybody: each is one printable line."""
+    tables = [_printable(table) for table in tables]
     if name == "terminal":
         print_on_terminal(tables)
         return
     for text in FORMATS[name](tables):
-        print(text)
+        say(*text.split("\n"))
+
+
+def _printable(table: TextTable) -> TextTable:
+    """The same table with all text as a terminal can show it."""
+    values = [
+        {cell(key): cell(value) if isinstance(value, str) else value for key, value in row.items()}
+        for row in table.values
+    ]
+    headers, words = tuple(map(cell, table.headers)), tuple(map(cell, table.words))
+    rows = [[cell(each) for each in row] for row in table.rows]
+    name, caption = cell(table.name), cell(table.caption)
+    return replace(table, name=name, caption=caption, headers=headers, rows=rows, words=words, values=values)
 
 
 def markdown(table: TextTable) -> str:
@@ -99,18 +116,40 @@ def markdown(table: TextTable) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"| {' | '.join(map(_marked, cells))} |"
+
+
+def _marked(text: str) -> str:
+    """Text in which nothing is markup; numbers and words of ours stay as they are."""
+    return "".join(f"\\{char}" if char in "\\|<[`" else char for char in text)
 
 
 def comma_separated(tables: Sequence[TextTable]) -> str:
-    """All tables as one CSV table. The column ``table`` has their names; cells that a table lacks are empty."""
+    """All tables as one CSV table. The column ``table`` has their names; cells that a table lacks are empty.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe in front; numbers have none.
+    """
     rows = [{"table": table.name, **values} for table in tables for values in _values(table)]
+    rows = [{key: _harmless(value) for key, value in row.items()} for row in rows]
     headers = ["table", *(name for table in tables for name in (table.values[0] if table.values else table.headers))]
     file = io.StringIO()
     writer = csv.DictWriter(file, list(dict.fromkeys(headers)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
+
+
+def _harmless(value: Value) -> Value:
+    is_formula = isinstance(value, str) and value[:1] in FORMULAS and not _is_number(value)
+    return f"'{value}" if is_formula else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _values(table: TextTable) -> Sequence[Mapping[str, Value]]:

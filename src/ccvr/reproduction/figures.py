@@ -44,16 +44,16 @@ class Drawing:
         return save_panels(panels, folder, kinds, replaces=rf"{self.id}(-[\w-]+)?", remedy=ELSEWHERE)
 
 
-def described(item: Item, drawing: Drawing, paths: Sequence[Path], *, markdown: bool = False) -> str:
-    """A figure in words: what it shows, what the paper sees in it, where its files are, what is not there."""
+def described(item: Item, drawing: Drawing, paths: Sequence[Path], *, markdown: bool = False) -> list[str]:
+    """A figure in words, line by line: what it shows, what the paper sees in it, its files, what is not there."""
     parts = [panel.alt for panel in drawing.panels] or ["No cell has what it takes."]
     parts += drawing.findings
     parts += [f"Files: {', '.join(map(str, paths))}"] if paths else []
     parts += [f"Not there: {', '.join(drawing.lacks)}"] if drawing.lacks else []
     title = f"{item.id}: {item.title}." + (f" {item.remark}." if item.remark else "")
     if markdown:
-        return "\n".join([f"**{item.id}**{title.removeprefix(item.id)}", "", *(f"- {part}" for part in parts), ""])
-    return "\n".join([title, *(f"  {part}" for part in parts)])
+        return [f"**{item.id}**{title.removeprefix(item.id)}", "", *(f"- {part}" for part in parts), ""]
+    return [title, *(f"  {part}" for part in parts)]
 
 
 def draw(item: Item, cells: Sequence[str], trainings: RunIndex, scale: Scale | None, data_root: Path | None) -> Drawing:

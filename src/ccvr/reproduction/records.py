@@ -3,15 +3,19 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
 from ccvr.core.arrays import Array
 from ccvr.core.errors import RunError
+from ccvr.core.files import parse_json, read_text, require_file
+from ccvr.core.history import Round, Start
 from ccvr.core.results import check_results
-from ccvr.core.run import RunFolder, parse_json
-from ccvr.report.runs import Analysis, RunFiles
+from ccvr.core.run import RunFolder
+from ccvr.core.schema import Count, mistyped
+from ccvr.report.analyses import ABOUT, Analysis, misfit
+from ccvr.report.runs import RunFiles, SpecTable, inconsistent, miscounted
 
 FORMAT = "ccvr-record/1"
 MARK = b'"ccvr-record/'
@@ -20,6 +24,28 @@ KEPT_ANALYSES = ("cka", "norms", "separability")
 KEPT_PROVENANCE = ("started", "commit", "versions", "hardware")
 DIGITS = 4
 REMEDY = "Record the run again, or update ccvr."
+
+
+class KeptProvenance(Start):
+    calibrated: NotRequired[list[str | None]]
+
+
+class KeptAnalysis(TypedDict):
+    arrays: dict[str, Any]
+    about: dict[str, Any]
+
+
+class Record(TypedDict):
+    """The content of a record."""
+
+    format: str
+    name: str
+    provenance: KeptProvenance
+    spec: SpecTable
+    label_counts: list[list[Count]] | None
+    rounds: list[Round]
+    results: dict[str, Any]
+    analyses: dict[str, KeptAnalysis]
 
 
 def record_bytes(run: RunFiles, *, scale: str) -> bytes:
@@ -39,7 +65,7 @@ def record_bytes(run: RunFiles, *, scale: str) -> bytes:
     }
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
     lines = [f"{encode(key)}: {encode(value)}" for key, value in parts.items()]
-    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode(errors="backslashreplace")
 
 
 def _provenance(found: dict[str, Any]) -> dict[str, Any]:
@@ -48,7 +74,7 @@ def _provenance(found: dict[str, Any]) -> dict[str, Any]:
     return {key: found[key] for key in KEPT_PROVENANCE if key in found} | {"calibrated": list(dict.fromkeys(later))}
 
 
-def _started(kept: dict[str, Any]) -> dict[str, Any]:
+def _started(kept: KeptProvenance) -> dict[str, Any]:
     """The provenance as a run's own file has it; early records lack ``calibrated``."""
     return {**kept, "calibrated": [{"commit": commit} for commit in kept.get("calibrated", ())]}
 
@@ -83,49 +109,58 @@ def _rounded(value: Any) -> Any:
 def is_record(path: Path) -> bool:
     """Whether a file is one of ours; a folder called results may hold anything."""
     try:
+        require_file(path)
         with path.open("rb") as file:
             return MARK in file.read(200)
-    except OSError:
+    except (OSError, ValueError):
         return False
 
 
 def read_record(path: Path) -> RunFiles:
     """Read a record as the run that it was made from."""
     try:
-        parts = _parts(path.read_text(encoding="utf-8"))
-        counts = parts["label_counts"]
+        parts = _parts(read_text(path))
+        counts = None if parts["label_counts"] is None else np.array(parts["label_counts"])
         run = RunFiles(
-            name=str(parts["name"]),
+            name=parts["name"],
             folder=RunFolder(path),
-            spec=dict(parts["spec"]),
+            spec=cast(dict[str, Any], parts["spec"]),
             results=check_results(parts["results"], path, REMEDY),
-            rounds=_rounds(parts["rounds"]),
+            rounds=cast(list[dict[str, Any]], parts["rounds"]),
             provenance=_started(parts["provenance"]),
-            label_counts=None if counts is None else np.array(counts),
-            analyses={name: _arrays(found) for name, found in parts["analyses"].items()},
+            label_counts=counts,
+            analyses={name: _arrays(found) for name, found in parts["analyses"].items() if name in ABOUT},
         )
-    except (OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise RunError(f"{path} is not a record of a run ({why}). {REMEDY}") from error
+    except (OSError, TypeError, ValueError, OverflowError) as error:
+        raise RunError(f"{path} is not a record of a run ({error}). {REMEDY}") from error
+    if fact := _misfit(run):
+        raise RunError(f"{path} is not a record of a run ({fact}). {REMEDY}")
     return run
 
 
-def _parts(text: str) -> dict[str, Any]:
-    parts: dict[str, Any] = parse_json(text)
+def _parts(text: str) -> Record:
+    content = parse_json(text)
+    if fact := mistyped(content, Record):
+        raise ValueError(fact)
+    parts = cast(Record, content)
     if parts["format"] != FORMAT:
-        raise ValueError(f"the format is {parts['format']!r}, this version reads {FORMAT!r}")
+        raise ValueError(f"the format is {parts['format']!r:.60}, this version reads {FORMAT!r}")
     return parts
 
 
-def _rounds(rounds: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for each in rounds:
-        if type(each["round"]) is not int or not isinstance(each["accuracy"], int | float | None):
-            raise ValueError("a round does not say its number and accuracy")
-    return list(rounds)
+def _misfit(run: RunFiles) -> str | None:
+    """Why the parts of a record cannot be shown together."""
+    counts = run.label_counts
+    if fact := (None if counts is None else miscounted(counts)) or inconsistent(run):
+        return fact
+    facts = ((name, misfit(name, found, len(run.class_names))) for name, found in run.analyses.items())
+    return next((f"{name}: {fact}" for name, fact in facts if fact), None)
 
 
-def _arrays(found: dict[str, Any]) -> Analysis:
-    return {name: _array(values) for name, values in found["arrays"].items()}, dict(found["about"])
+def _arrays(found: KeptAnalysis) -> Analysis:
+    about = {key: [math.nan if each is None else each for each in value] if isinstance(value, list) else value
+             for key, value in found["about"].items()}  # fmt: skip
+    return {name: _array(values) for name, values in found["arrays"].items()}, about
 
 
 def _array(values: Any) -> Array:

@@ -46,7 +46,7 @@ def _row(cell: Cell, scale: Scale, trainings: RunIndex) -> dict[str, Value]:
 
 def _after(own: Sequence[Trained], number: int) -> float | None:
     """Mean accuracy after a round; None where it was not evaluated then."""
-    found = [row["accuracy"] for each in own for row in each.files.rounds if row["round"] == number]
+    found = [row.get("accuracy") for each in own for row in each.files.rounds if row["round"] == number]
     known = [value for value in found if value is not None]
     return mean(known) if len(known) == len(own) else None
 

@@ -3,30 +3,36 @@
 Eval mode, no gradients, no augmentation; the model is left as it was.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ccvr.core.arguments import require_positive, require_seed, require_type, require_whole
 from ccvr.core.errors import StatisticsError
-from ccvr.kernels.inputs import Inputs, each, on, tensors_of
+from ccvr.kernels.inputs import Inputs, each, on
 from ccvr.models.digest import backbone_digest
 from ccvr.models.find import find_head
 from ccvr.models.modes import buffers_kept, evaluating
-from ccvr.models.random_features import Projection
+from ccvr.models.passes import device_of, pair_of, require_batches, require_classes, require_model
+from ccvr.models.random_features import MAX_FEATURES, MAX_WEIGHTS, Projection
+from ccvr.models.settings import eager, settled, standard_settings
 from ccvr.models.taps import find_taps, reading
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.accumulate import Accumulator
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.request import MIN_COUNT, Request
+from ccvr.statistics.sent import Samples, SentBefore
 from ccvr.statistics.source import Source
 
 Batches = Iterable[tuple[Inputs, Tensor]]
 FeatureBatches = Iterable[tuple[Tensor, Tensor]]
 
 
+@eager
 def collect(
     model: nn.Module,
     batches: Batches,
@@ -39,6 +45,7 @@ def collect(
     min_count: int = MIN_COUNT,
     projection: Projection | None = None,
     rng: np.random.Generator | None = None,
+    history: str | Path | None = None,
 ) -> ClassStatistics:
     """What a client sends: the statistics of its features, by class.
 
@@ -46,9 +53,19 @@ def collect(
     ``projection`` of the server. ``head``: path of the head, where it is not found by itself. ``taps``: layers that are
     read beside the head's input: module paths, or "auto". Classes of fewer than ``min_count`` samples are withheld.
     ``rng`` draws the noise of a kind that has some; without one it cannot be predicted, and not be repeated.
+    ``history``: a file in which the client keeps digests of the samples behind what it sent. With it, statistics that
+    may differ from earlier ones by few samples are a ``ccvr.DifferencingWarning``.
     """
-    request = Request(kind, transform, taps or "", min_count, projection)
-    return collect_request(model, batches, num_classes, request, head=head, rng=rng)
+    require_type("history", history, str | Path | None, "the path of a file")
+    request = Request(kind, transform, "" if taps is None else taps, min_count, projection)
+    if history is None:
+        return collect_request(model, batches, num_classes, request, head=head, rng=rng)
+    require_batches(batches)
+    sent = SentBefore.open(Path(history))
+    samples = Samples(sent.key)
+    found = collect_request(model, samples.watch(batches), num_classes, request, head=head, rng=rng)
+    sent.add(samples.classes(found.count), few=max(min_count, MIN_COUNT))
+    return found
 
 
 def collect_request(
@@ -61,18 +78,30 @@ def collect_request(
     rng: np.random.Generator | None = None,
 ) -> ClassStatistics:
     """What a client sends for a request."""
+    require_model(model)
+    require_batches(batches)
+    require_classes(num_classes)
+    require_type("head", head, str | None, "the path of a layer")
+    require_type("rng", rng, np.random.Generator | None, "a generator, as of numpy.random.default_rng")
     request.validate()
     samples = _peeked(batches)
     first = next(samples)
     source = source_of(model, first[0], request, head=head)
-    with closing(read_features(model, samples, source.head, source.taps)) as features:  # also after an error
+    scored = len(model.get_submodule(source.head).get_parameter("weight"))
+    if num_classes > scored:  # before memory for them is asked for
+        raise StatisticsError(f'num_classes is {num_classes:,}; the head "{source.head}" scores {scored} classes.')
+    with (
+        buffers_kept(model),
+        closing(read_features(model, samples, source.head, source.taps)) as features,
+    ):  # also after an error
         return fold(features, num_classes, request, source, rng=rng)
 
 
 def source_of(model: nn.Module, inputs: Inputs, request: Request, *, head: str | None = None) -> Source:
     """Where the features of a request come from; one of the inputs [B, …] is shown to the model to find its layers."""
-    with evaluating(model), buffers_kept(model):
-        example = on(_device(model), each(lambda x: torch.cat([x[:1], x[:1]]), inputs))  # [1, …] is no batch
+    device = device_of(model)
+    with standard_settings(device), evaluating(model), buffers_kept(model):
+        example = on(device, each(lambda x: torch.cat([x[:1], x[:1]]), inputs))  # [1, …] is no batch
         path = find_head(model, example, head or "")
         taps = find_taps(model, path, example, request.taps)
     return Source(
@@ -95,37 +124,24 @@ def fold(
     """One client's statistics of a sound request, from its features [B, d] and labels [B], batch by batch."""
     statistics = Accumulator(num_classes, request, source)
     for z, y in features:
-        statistics.update(request.features(z), y)
-    return statistics.finish(rng=rng)
+        with standard_settings():
+            statistics.update(request.features(z), y)
+    with standard_settings():
+        return statistics.finish(rng=rng)
 
 
 def read_features(
     model: nn.Module, batches: Batches, head: str, taps: Sequence[str] = ()
 ) -> Generator[tuple[Tensor, Tensor]]:
-    """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU."""
-    device = _device(model)
-    with buffers_kept(model):
-        for inputs, labels in map(_pair, batches):
-            with evaluating(model), reading(model, head, taps) as features:
-                z = features(on(device, inputs)).cpu()
-            yield z, labels.cpu()
+    """Features [B, d] before any transform, and labels [B], batch by batch, on the CPU.
 
-
-def _device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def _pair(batch: object) -> tuple[Inputs, Tensor]:
-    match batch:
-        case (Tensor() | Mapping() as inputs, Tensor() as labels) if _are_tensors(inputs):
-            return inputs, labels
-    got = type(batch).__name__
-    raise StatisticsError(f"expected batches of two tensors (inputs, labels), got {got}. Give batches as such pairs.")
-
-
-def _are_tensors(inputs: Inputs) -> bool:
-    tensors = tensors_of(inputs)
-    return bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors.values())
+    In between the model is as it was, but for its buffers, and free for other threads: a caller may stop anywhere.
+    """
+    device = device_of(model)
+    for inputs, labels in map(pair_of, batches):
+        with standard_settings(device), evaluating(model), reading(model, head, taps) as features:
+            z = features(on(device, inputs)).cpu()
+        yield z, labels.cpu()
 
 
 def _peeked(batches: Batches) -> Iterator[tuple[Inputs, Tensor]]:
@@ -133,13 +149,14 @@ def _peeked(batches: Batches) -> Iterator[tuple[Inputs, Tensor]]:
     found = False
     for batch in batches:
         if not found:
-            yield _pair(batch)
+            yield pair_of(batch)
         found = True
-        yield _pair(batch)
+        yield pair_of(batch)
     if not found:
         raise StatisticsError("there are no batches: this client has no samples, and nothing to send.")
 
 
+@settled
 def statistics_of(
     z: Tensor,
     y: Tensor,
@@ -157,19 +174,26 @@ def statistics_of(
 
     To calibrate with them, say whose they are: ``model``, and the path of its ``head``.
     """
+    pair_of((z, y))
     if model is not None:
         source = Source(backbone_digest(model, head), head)
-    classes = num_classes if num_classes is not None else int(y.max()) + 1 if len(y) else 1
+    classes = num_classes if num_classes is not None else max(1, int(y.max()) + 1) if y.numel() else 1
+    require_classes(classes)
     request = Request(kind, min_count=min_count, projection=projection)
     statistics = Accumulator(classes, request, source)
     statistics.update(z, y)
     return statistics.finish(rng=rng)
 
 
+@settled
 def random_features(
     first: ClassStatistics, *, num_features: int = 2000, bandwidth: float = 0.5, seed: int = 0
 ) -> Projection:
     """The projection for ``kind="kernel"``, from merged statistics of the same taps that hold variances."""
+    require_statistics(first)
+    require_whole("num_features", num_features, 1, min(MAX_FEATURES, MAX_WEIGHTS // first.num_features))
+    require_positive("bandwidth", bandwidth)
+    require_seed(seed)
     diagonal = first.as_kind("diagonal")
     n = int(diagonal.count.sum())
     if not n:
@@ -179,3 +203,13 @@ def random_features(
     std = variance.sqrt()
     dead = std <= 1e-6 * std.max()  # a unit that never fires says nothing; do not blow up its rounding
     return Projection(mean, torch.where(dead, 1.0, std), num_features, bandwidth, seed)
+
+
+def require_statistics(found: object) -> None:
+    """Refuse what is no statistics.
+
+    Raises:
+        StatisticsError: it is something else.
+    """
+    if not isinstance(found, ClassStatistics):
+        raise StatisticsError(f"expected class statistics, got {type(found).__name__}. Give those of ccvr.merge.")

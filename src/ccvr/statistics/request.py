@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccvr.core.arguments import shown
 from ccvr.core.errors import StatisticsError
 from ccvr.models.random_features import Projection, RandomFeatures
 from ccvr.models.tensor_file import UnreadableTensors, tensors_from_bytes, tensors_to_bytes
 from ccvr.models.transform import FeatureTransform
 from ccvr.statistics.kinds import find_kind
+from ccvr.statistics.limits import MAX_COUNT
 
 FORMAT = "ccvr-request/1"
 MIN_COUNT = 8
@@ -38,12 +40,27 @@ class Request:
     min_count: int = 0
     projection: Projection | None = None
 
+    def __post_init__(self) -> None:
+        if type(self.min_count) is not int or not 0 <= self.min_count <= MAX_COUNT:
+            raise StatisticsError(
+                f"min_count is {shown(self.min_count)}; give a whole number of samples from 0 to {MAX_COUNT:,}."
+            )
+
     def validate(self) -> None:
         """Refuse what does not go together.
 
         Raises:
-            StatisticsError: an unknown kind, a kind of random features without a projection, or the reverse.
+            StatisticsError: a value of another type, an unknown kind, a kind of random features without
+                a projection, or the reverse.
         """
+        taps = (self.taps,) if isinstance(self.taps, str) else self.taps
+        if not isinstance(taps, list | tuple) or not all(isinstance(tap, str) for tap in taps):
+            raise StatisticsError(f"taps is {shown(self.taps)}; give names of layers.")
+        for name in ("kind", "transform"):
+            if not isinstance(getattr(self, name), str):
+                raise StatisticsError(f"{name} is {shown(getattr(self, name))}; give a name.")
+        if not isinstance(self.projection, Projection | None):
+            raise StatisticsError(f"projection is {shown(self.projection)}; make one with ccvr.random_features.")
         if find_kind(self.kind).projected != (self.projection is not None):
             raise StatisticsError('kind "kernel" and a projection belong together. Make one with ccvr.random_features.')
         if self.projection is not None and FeatureTransform.parse(self.transform) != FeatureTransform():

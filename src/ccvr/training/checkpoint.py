@@ -2,15 +2,35 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from ccvr.algorithms.messages import group_of, joined
 from ccvr.algorithms.table import upgraded
 from ccvr.core.errors import RunError
-from ccvr.models.tensor_file import UnreadableTensors, header_length, read_header, tensors_from_bytes, tensors_to_bytes
+from ccvr.core.files import require_file
+from ccvr.core.schema import Count, mistyped
+from ccvr.models.tensor_file import (
+    UnreadableTensors,
+    header_length,
+    read_header,
+    read_tensor_file,
+    tensors_from_bytes,
+    tensors_to_bytes,
+)
 from ccvr.training.rounds import RoundState
 
 FORMAT = "ccvr-checkpoint/1"
+
+
+class CheckpointHeader(TypedDict):
+    """What is beside the tensors of a checkpoint."""
+
+    round: Count
+    memories: list[list[Count]]
+    """Client and round of each state that clients keep."""
+    settings: NotRequired[dict[str, Any]]
+
+
 GROUPS = ("parameters", "buffers", "server")
 UNREADABLE = (UnreadableTensors, KeyError, TypeError, ValueError, OSError)
 
@@ -27,7 +47,8 @@ def checkpoint_bytes(state: RoundState, settings: Mapping[str, Any]) -> bytes:
 def read_checkpoint(path: Path, settings: Mapping[str, Any] | None = None) -> RoundState:
     """The state in a file; one that was trained with other ``settings`` is refused."""
     try:
-        header, tensors = tensors_from_bytes(path.read_bytes(), format=FORMAT)
+        header, tensors = tensors_from_bytes(read_tensor_file(path), format=FORMAT)
+        _require_fields(header)
         unknown = {key.partition("/")[0] for key in tensors} - {*GROUPS}
         parameters, buffers, server = (group_of(tensors, group) for group in GROUPS)
         state = RoundState(header["round"], parameters, buffers, server, dict(header["memories"]))
@@ -60,12 +81,21 @@ def trained_with(path: Path) -> dict[str, Any]:
 
 def _read_header(path: Path) -> tuple[list[tuple[int, int]], dict[str, Any]]:
     try:
+        require_file(path)
         with path.open("rb") as file:
             start = file.read(8)
             header, _ = read_header(start + file.read(header_length(start)), format=FORMAT)
+        _require_fields(header)
         return [(client, round) for client, round in header["memories"]], dict(header.get("settings", {}))
     except UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def _require_fields(header: Mapping[str, Any]) -> None:
+    if fact := mistyped(header, CheckpointHeader):
+        raise ValueError(fact)
+    if any(len(pair) != 2 for pair in header["memories"]):
+        raise ValueError("memories are not pairs of client and round")
 
 
 def _unreadable(path: Path, error: object) -> RunError:

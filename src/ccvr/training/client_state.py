@@ -4,11 +4,12 @@ from collections.abc import Collection
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 
 from ccvr.core.errors import RunError
 from ccvr.core.run import write_atomically
 from ccvr.models.state import Tensors, copied
+from ccvr.models.tensor_file import read_tensor_file
 
 
 class ClientStates:
@@ -20,8 +21,8 @@ class ClientStates:
     def read(self, client: int, round: int) -> Tensors:
         path = self._path(client, round)
         try:
-            return load_file(path)
-        except (OSError, SafetensorError) as error:
+            return load(read_tensor_file(path))
+        except (OSError, ValueError, LookupError, SafetensorError) as error:
             raise RunError(
                 f"the client state {path} cannot be read ({error}). "
                 "Delete the newest checkpoint to go on from an older one."

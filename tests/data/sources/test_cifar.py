@@ -169,7 +169,8 @@ def test_an_archive_that_is_something_else(cifar10_name, tmp_path):
     archive.write_bytes(b"<html>404</html>")
     remedy = REMEDY.format(place=archive, name="cifar10")
     assert refused(cifar10_name, tmp_path) == (
-        f"{archive} is not a whole .tar.gz archive (Not a gzipped file (b'<h')). {remedy}"
+        f"{archive} is not a whole .tar.gz archive (Error -3 while decompressing data: incorrect header check). "
+        f"{remedy}"
     )
 
 

@@ -96,8 +96,7 @@ def test_a_truncated_gzip_file(mnist_name, tmp_path, write):
     file = tmp_path / f"{IMAGES}.gz"
     file.write_bytes(file.read_bytes()[:100])
     assert refused(mnist_name, tmp_path) == (
-        f"{file} cannot be read (Compressed file ended before the end-of-stream marker was reached). "
-        + REMEDY.format(place=file)
+        f"{file} cannot be read (it ends before the end-of-stream marker). " + REMEDY.format(place=file)
     )
 
 
@@ -107,7 +106,9 @@ def test_a_wrong_gzip_checksum(mnist_name, tmp_path, write):
     raw = bytearray(file.read_bytes())
     raw[-8] ^= 1
     file.write_bytes(raw)
-    assert f"{file} cannot be read (CRC check failed " in refused(mnist_name, tmp_path)
+    assert f"{file} cannot be read (Error -3 while decompressing data: incorrect data check)" in refused(
+        mnist_name, tmp_path
+    )
 
 
 def test_a_gzip_bomb_is_read_only_as_far_as_needed(mnist_name, tmp_path, write):

@@ -15,7 +15,7 @@ ROW: dict[str, Any] = {"method": "prior", "options": {}, "head": "ccvr", "accura
 
 
 def drawn(make_run: MakeRun, counts: list[list[int]], **rows: Any) -> list[Any]:
-    path = make_run(said=results(personal=rows), analyzed=False)
+    path = make_run(said=results(personal=rows, num_clients=len(counts)), analyzed=False)
     save_file({"label_counts": np.array(counts)}, path / "partition.safetensors")
     return own_models(RunFiles.read(path))
 

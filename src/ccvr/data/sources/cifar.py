@@ -15,6 +15,8 @@ from ccvr.data.sources.pictures import Pixels
 from ccvr.data.sources.source import Contents, Form, Place
 
 PIXELS = 3 * 32 * 32
+OPCODES, MAX_OPCODES = 12, 20_000
+"""Of a pickle for each image, which has a file name and two labels beside its pixels, and for the rest."""
 CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100_NAMES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
@@ -94,7 +96,8 @@ def python_form(cifar: Cifar, archive: str) -> Form:
     sizes = {file: range(n * PIXELS, n * (PIXELS + 256) + 65536) for file, n in cifar.records().items()}
 
     def batch(raw: bytes, place: Place, file: str) -> tuple[Pixels, IntArray]:
-        found, count = unpickle(raw, place, file), cifar.records()[file]
+        count = cifar.records()[file]
+        found = unpickle(raw, place, file, opcodes=MAX_OPCODES + count * OPCODES)
         pixels, labels = found.get("data"), found.get(cifar.label_key)
         if not isinstance(pixels, np.ndarray) or pixels.dtype != np.uint8 or pixels.shape != (count, PIXELS):
             kind = f"{pixels.dtype} of shape {pixels.shape}" if isinstance(pixels, np.ndarray) else "no array"

@@ -19,9 +19,8 @@ def read_folder(path: Path) -> Dataset:
     train = list_tree(path / "train", class_names)
     if not train:
         raise DataError(f"{path / 'train'} holds no images in folders of classes. {_wanted(path)}")
-    look = look_of(train[0][0])
-    test = read_tree(list_tree(path / "test", class_names), look)
-    return Dataset(read_tree(train, look), test, class_names, augment=True)
+    look, test = look_of(train[0][0]), list_tree(path / "test", class_names)
+    return Dataset(read_tree(train, look), read_tree(test, look), class_names, augment=True)
 
 
 def list_tree(part: Path, class_names: tuple[str, ...]) -> list[tuple[Path, int]]:

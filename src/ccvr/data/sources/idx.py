@@ -1,8 +1,6 @@
 """MNIST and Fashion-MNIST: IDX files, gzipped or not."""
 
-import gzip
 import struct
-import zlib
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ccvr.core.files import require_file
 from ccvr.data.samples import Dataset, Samples
+from ccvr.data.sources.archives import ARCHIVE_ERRORS, Inflated
 from ccvr.data.sources.source import Contents, Form, Place
 
 MNIST = Contents(
@@ -63,9 +63,11 @@ def parse(place: Place, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     header = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
     size = len(header) + int(np.prod(shape))
     try:
-        with gzip.open(place.path) if place.path.suffix == ".gz" else place.path.open("rb") as file:
-            raw = file.read(size + 1)  # no more, however far a gzip file would inflate
-    except (OSError, EOFError, zlib.error) as error:
+        require_file(place.path)
+        with place.path.open("rb") as file:
+            content = Inflated(file) if place.path.suffix == ".gz" else file
+            raw = content.read(size + 1)  # no more, however far a gzip file would inflate
+    except ARCHIVE_ERRORS as error:
         raise place.damaged(f"cannot be read ({error})") from error
     if raw[: len(header)] != header[: len(raw)]:
         raise place.damaged(f"begins with {raw[: len(header)].hex()}, expected {header.hex()} (IDX, shape {shape})")

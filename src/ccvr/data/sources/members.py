@@ -1,18 +1,13 @@
-"""Files by name out of an unpacked folder or a .tar.gz archive, into memory.
+"""Files by name out of an unpacked folder or a .tar.gz archive, into memory."""
 
-An archive is never extracted: its members are matched by exact name, so none of them can choose where to be written.
-"""
-
-import gzip
-import tarfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 
+from ccvr.core.files import read_bytes
+from ccvr.data.sources.archives import ARCHIVE_ERRORS, Wanted, tar_files
 from ccvr.data.sources.source import Place
 
-# The tar and gzip readers let these through for damaged input; ValueError stands for impossible header fields.
-ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, OSError, ValueError)
-CHUNK = 1 << 20
+MAX_OTHERS = 1_000
+"""Members of an archive beside those that are read."""
 
 
 def read_members(place: Place, folder: str, sizes: Mapping[str, range]) -> dict[str, bytes]:
@@ -29,8 +24,13 @@ def read_members(place: Place, folder: str, sizes: Mapping[str, range]) -> dict[
         found = dict(_folder_files(place, sizes, is_wanted))
     else:
         inside = f"{folder}/"  # a member elsewhere is not looked at
-        members = archive_files(place, lambda m, size: m.startswith(inside) and is_wanted(m.removeprefix(inside), size))
-        found = {member.removeprefix(inside): raw for member, raw in members}
+        found = {}
+        for member, raw in archive_files(
+            place, lambda m, size: m.startswith(inside) and is_wanted(m.removeprefix(inside), size)
+        ):
+            if (name := member.removeprefix(inside)) in found:
+                raise place.damaged("is there twice", name)
+            found[name] = raw
     for name in sizes:
         if name not in found:
             raise place.damaged("is missing", name)
@@ -38,26 +38,20 @@ def read_members(place: Place, folder: str, sizes: Mapping[str, range]) -> dict[
 
 
 def _folder_files(
-    place: Place, names: Mapping[str, range], wanted: Callable[[str, int], bool]
+    place: Place, sizes: Mapping[str, range], wanted: Callable[[str, int], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    for name in names:
+    for name in sizes:
         path = place.path / name
         try:
             if path.exists() and wanted(name, path.stat().st_size):
-                yield name, path.read_bytes()
-        except OSError as error:
-            raise place.damaged(f"cannot be read ({error.strerror})", name) from error
+                yield name, read_bytes(path, sizes[name][-1])
+        except (OSError, ValueError) as error:
+            raise place.damaged(f"cannot be read ({getattr(error, 'strerror', None) or error})", name) from error
 
 
-def archive_files(place: Place, wanted: Callable[[str, int], bool]) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each regular file that is ``wanted(name, size)``, in the archive's order, in one pass."""
+def archive_files(place: Place, wanted: Wanted, *, others: int = MAX_OTHERS) -> Iterator[tuple[str, bytes]]:
+    """Name and bytes of each regular file that is ``wanted(name, size)``; ``others`` may be there beside."""
     try:
-        with gzip.open(place.path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                name = member.name.removeprefix("./")
-                if member.isreg() and wanted(name, member.size) and (file := archive.extractfile(member)):
-                    yield name, file.read()
-            while stream.read(CHUNK):  # to the end, where gzip keeps its checksum
-                pass
+        yield from tar_files(place.path, wanted, others=others)
     except ARCHIVE_ERRORS as error:
         raise place.damaged(f"is not a whole .tar.gz archive ({error})") from error

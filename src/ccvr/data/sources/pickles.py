@@ -31,28 +31,78 @@ PICKLE_ERRORS = (
     MemoryError,
     struct.error,
 )
-MAX_MEMO = 10_000_000  # the unpickler allocates its memo up to the largest index that the pickle names
-MAX_TUPLES = 10_000  # a tower of tuples as a dictionary key overflows the C stack
+MAX_OPCODES = 1_000_000
+MAX_MEMO = 10_000_000
+"""The unpickler allocates its memo up to the largest index that the pickle names."""
+MAX_TUPLES = 10_000
+"""A tower of tuples as a dictionary key overflows the C stack."""
+MAX_BITS = 1_000
+"""Of a whole number."""
+MAX_SHARED = 1_000
+"""Bytes of a text that may be used more than once."""
+NEEDED = {
+    *("PROTO", "FRAME", "STOP", "MARK", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "NONE", "NEWTRUE", "NEWFALSE"),
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
+    *("EMPTY_LIST", "LIST", "APPEND", "APPENDS", "EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"),
+    *("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
+}
+"""Opcodes of arrays, numbers and texts in lists and dictionaries."""
 
 
-def unpickle(raw: bytes, place: Place, member: str) -> dict[str, Any]:
-    """The dictionary of arrays and plain values in a pickle; the error names ``member`` of ``place``."""
+def unpickle(raw: bytes, place: Place, member: str, *, opcodes: int = MAX_OPCODES) -> dict[str, Any]:
+    """The dictionary of arrays and plain values in a pickle of at most so many ``opcodes``.
+
+    Raises:
+        DataError: it is no such pickle; the error names ``member`` of ``place``.
+    """
     try:
-        _check_opcodes(raw)
+        _check_opcodes(raw, opcodes)
         batch = ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
         return {_text(key): value.array if isinstance(value, PickledArray) else value for key, value in batch.items()}
     except PICKLE_ERRORS as error:
         raise place.damaged(f"is not a pickled batch of images ({error})", member) from error
 
 
-def _check_opcodes(raw: bytes) -> None:
-    """Refuse a pickle whose mere loading would exhaust memory or stack."""
-    tuples = 0
-    for opcode, argument, _ in pickletools.genops(raw):
-        tuples += opcode.name.startswith("TUPLE")
-        memo = int(argument or 0) if opcode.name.endswith("PUT") else 0
-        if tuples > MAX_TUPLES or memo > MAX_MEMO:
-            raise ValueError(f"opcode {opcode.name} beyond any need")
+def _check_opcodes(raw: bytes, most: int) -> None:
+    """Refuse a pickle whose mere loading would exhaust memory, stack or patience.
+
+    A tuple of tuples that are used twice is hashed in exponential time, and long texts that are equal are compared each
+    time: so tuples and long texts, and what is made of these, may be used once.
+    """
+    tuples, is_long, is_unshared = 0, False, False  # tuples that are no arguments of a call
+    memo: dict[int, bool] = {}
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(raw)):
+        name = opcode.name
+        if number >= most or name not in NEEDED:
+            raise ValueError(f"opcode {name} beyond any need")
+        if name == "MEMOIZE" or name.endswith("PUT"):
+            memo[len(memo) if name == "MEMOIZE" else _place(argument)] = is_unshared
+            continue
+        if name.endswith("GET") and memo.get(_place(argument)):
+            raise ValueError("a tuple or a long text is used twice")
+        tuples += ("TUPLE" in name) - (name == "REDUCE")
+        if tuples > MAX_TUPLES or (isinstance(argument, int) and argument.bit_length() > MAX_BITS):
+            raise ValueError(f"opcode {name} beyond any need")
+        is_text = isinstance(argument, str | bytes | bytearray) and len(argument) > MAX_SHARED
+        is_unshared = name.startswith("TUPLE") or is_text or (name == "REDUCE" and is_long)
+        is_long = is_text or (is_long and name != "REDUCE")
+
+
+def _place(argument: object) -> int:
+    """Where the memo keeps something."""
+    place = int(str(argument))
+    if not 0 <= place <= MAX_MEMO:
+        raise ValueError("a memo beyond any need")
+    return place
+
+
+def _encode(text: object, encoding: object) -> bytes:
+    """How Python 3 spells bytes in protocols before 3."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise TypeError("bytes that are not spelled as text")
+    return text.encode("latin1")
 
 
 def _text(value: object) -> str:
@@ -109,7 +159,7 @@ STAND_INS: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy._core.multiarray", "_reconstruct"): lambda kind, shape, typecode: PickledArray(),
     ("numpy.core.numeric", "_frombuffer"): from_buffer,
     ("numpy._core.numeric", "_frombuffer"): from_buffer,
-    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
+    ("_codecs", "encode"): _encode,
 }
 
 
