@@ -386,9 +386,16 @@ class ClassStatistics:
         self._add_means(squares)
 
     def _add_means(self, squares: Squares) -> None:
-        for block in self._blocks():
-            labels = self._labels(block)
-            squares.block(block).rows.append(Rows.of_means(self.count[labels], self.totals.at(labels), labels))
+        classes = self._present()
+        if not len(classes):
+            return
+        rows = Rows.of_means(self.count[classes], self.totals.at(classes), classes)
+        if self._kind.by_class:
+            parts = zip(rows.z.split(1), rows.weights.split(1), rows.labels.split(1), strict=True)
+            for label, part in zip(classes.tolist(), parts, strict=True):
+                squares.block(label).rows.append(Rows(*part))
+        else:
+            squares.block(0).rows.append(rows)
 
     def with_rows_of_means(self) -> "ClassStatistics":
         """One client's statistics whose second moments are those of its class means."""

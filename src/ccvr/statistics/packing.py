@@ -18,7 +18,7 @@ def length_of_trapezoid(rank: int, d: int) -> int:
 
 def pack_trapezoid(factor: Tensor) -> Tensor:
     """An upper trapezoid [r, d], row by row without what is below the diagonal."""
-    return factor.masked_select(_upper(*factor.shape))
+    return factor.masked_select(_upper(*factor.shape)) if len(factor) else factor.flatten()
 
 
 def unpack_trapezoid(packed: Tensor, rank: int, d: int) -> Tensor:
@@ -34,7 +34,7 @@ def _upper(rank: int, d: int) -> Tensor:
 def fits_float32(factor: Tensor) -> bool:
     """Whether float32 holds every column of a factor to 1e-7 of its norm."""
     norms = factor.norm(dim=0)
-    return bool(((norms == 0) | (norms > SMALLEST)).all())
+    return not len(factor) or bool(((norms == 0) | (norms > SMALLEST)).all())
 
 
 def pack_triangle(scatter: Tensor) -> Tensor:

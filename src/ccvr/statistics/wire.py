@@ -278,7 +278,9 @@ def _factors(packed: Tensor, most: list[int], d: int) -> list[Tensor]:
     if len(packed) != sum(lengths):
         raise ValueError(f"factors of {len(packed):,} numbers, where the counts allow {sum(lengths):,}")
     require_numbers(packed, 2 * MAX_MAGNITUDE * (MAX_CLIENTS * MAX_COUNT) ** 0.5, "a factor")
-    parts = packed.split(lengths) if lengths else ()
+    if not len(packed):
+        return []
+    parts = packed.split(lengths)
     return [unpack_trapezoid(part, rank, d) for part, rank in zip(parts, most, strict=True)]
 
 
