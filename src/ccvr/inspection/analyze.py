@@ -1,17 +1,20 @@
 """Analyses of a finished run, kept in it."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ccvr.core.arrays import arrays_to_bytes, read_arrays
+from ccvr.core.arrays import arrays_to_bytes, read_about, read_arrays
 from ccvr.core.errors import AnalysisError, CcvrError
-from ccvr.core.run import RunFolder, write_atomically
+from ccvr.core.results import Results
+from ccvr.core.run import RunFolder, sha256, write_atomically
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.inspection.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
 
 AGAINST = "cka-against"
 POINTS = 3_000
+MADE_FROM = "made_from"
 
 
 @dataclass(frozen=True)
@@ -63,21 +66,33 @@ def analyze(
 
 def refresh(folder: RunFolder, *, new: bool) -> Iterator[AnalysisEvent]:
     """Once a run has other heads: what it has of the analyses of heads, made again; if ``new``, also those that it has
-    not and that take a moment.
+    not and that take a moment. An analysis says which heads it was made from, so a kill before it leaves none behind.
     """
+    made_from = heads_digest(folder, folder.read_results())
     quick = {"confusion", "norms", *(["separability"] if folder.statistics("full").is_file() else [])} if new else ()
-    wanted = {name: find for name, find in OF_HEADS.items() if folder.analysis(name).is_file() or name in quick}
+    there = {name: read_about(path) for name in OF_HEADS if (path := folder.analysis(name)).is_file()}
+    old = {name for name, about in there.items() if about.get(MADE_FROM) != made_from}
+    wanted = {name: find for name, find in OF_HEADS.items() if name in old or (name in quick and name not in there)}
     if wanted:
         yield from _each(folder, wanted, POINTS)
+
+
+def heads_digest(folder: RunFolder, results: Results) -> str:
+    """What analyses of heads are made from, in short: the heads, and which of them is deployed."""
+    heads = {
+        label: sha256(path.read_bytes()) for label in results["accuracy"] if (path := folder.head(label)).is_file()
+    }
+    return sha256(json.dumps([results["deployed"], heads], sort_keys=True).encode())
 
 
 def _each(folder: RunFolder, wanted: Mapping[str, Analysis], points: int) -> Iterator[AnalysisEvent]:
     with folder.locked():
         subject = Subject(open_finished_run(folder), points)
+        made_from = heads_digest(folder, subject.run.results)
         for name, find in wanted.items():
             started = time.perf_counter()
             try:
-                outcome: AnalysisEvent = _kept(folder, name, find(subject), started)
+                outcome: AnalysisEvent = _kept(folder, name, find(subject), started, made_from)
             except CcvrError as error:
                 outcome = Failed(name, error)
             yield outcome
@@ -100,7 +115,8 @@ def _beside(folder: RunFolder, against: RunFolder, points: int) -> AnalysisEvent
         return Failed(AGAINST, error)
 
 
-def _kept(folder: RunFolder, name: str, found: AnalysisResult, started: float) -> Analyzed:
+def _kept(folder: RunFolder, name: str, found: AnalysisResult, started: float, made_from: str = "") -> Analyzed:
     again = "See to its disk and permissions, then `ccvr analyze` the run again"
-    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, found.about), remedy=again)
+    about = {**found.about, **({MADE_FROM: made_from} if name in OF_HEADS else {})}
+    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, about), remedy=again)
     return Analyzed(name, found.headline, time.perf_counter() - started)

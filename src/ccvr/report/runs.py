@@ -1,5 +1,6 @@
 """The files of a run, read for a report."""
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -138,6 +139,17 @@ class RunFiles:
         kind = self.setting("partition.kind", "?")
         owners = f"{kind} {self.setting('partition.alpha')}" if kind == "dirichlet" else str(kind)
         return f"{self.setting('data.name', '?')}, {owners}, {self.algorithm}"
+
+
+def made_from(runs: Sequence[RunFolder]) -> str:
+    """What a page about runs is made from, in short: a digest over the files that it reads."""
+    found = hashlib.sha256()
+    for folder in runs:
+        own = [folder.spec, folder.results, folder.rounds, folder.provenance, folder.partition]
+        for path in [*own, *sorted((folder.path / "analysis").glob("[!.]*.safetensors"))]:
+            content = path.read_bytes() if path.is_file() else b""
+            found.update(f"{path.name} {len(content)} ".encode() + content)
+    return found.hexdigest()
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunFiles]:

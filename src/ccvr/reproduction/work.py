@@ -14,6 +14,7 @@ from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageErr
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
+from ccvr.core.trust import Trust
 from ccvr.data.catalogue import is_here
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
@@ -99,13 +100,19 @@ Turn = tuple[Scale, int]
 
 
 def jobs_of(
-    items: Sequence[Item], cells: Sequence[str], turns: Sequence[Turn], out: Path, change: Callable[[Spec], Spec]
+    items: Sequence[Item],
+    cells: Sequence[str],
+    turns: Sequence[Turn],
+    out: Path,
+    change: Callable[[Spec], Spec],
+    *,
+    trust: Trust = False,
 ) -> list[Job]:
     """What the items need of these cells at every scale and seed.
 
     ``change`` sets what decides no result: where data lies, how many workers.
     """
-    there = _runs_below(out)
+    there = _runs_below(out, trust)
     trained = [item for item in items if item.trains]
     jobs = []
     for scale, seed in turns:
@@ -116,7 +123,7 @@ def jobs_of(
             cell = CELLS[name]
             spec = cell.at(scale, seed)
             found = there.get(key_of(spec))
-            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}")
+            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}", trust)
             heads = dict.fromkeys(head for item in using for head in item.heads(name) if head != UNCALIBRATED)
             analyses = dict.fromkeys(each for item in using for each in item.analyses)
             jobs.append(
@@ -132,16 +139,16 @@ def jobs_of(
     return jobs
 
 
-def turns_below(out: Path, scale: Scale | None) -> list[Turn]:
+def turns_below(out: Path, scale: Scale | None, *, trust: Trust = False) -> list[Turn]:
     """Scales and seeds of the runs below a folder; of one scale, or of all."""
-    found = {(each, seed) for _, each, seed in _runs_below(out)}
+    found = {(each, seed) for _, each, seed in _runs_below(out, trust)}
     return sorted(turn for turn in found if scale in (None, turn[0]))
 
 
-def _runs_below(out: Path) -> dict[Key, tuple[RunFolder, Spec]]:
+def _runs_below(out: Path, trust: Trust) -> dict[Key, tuple[RunFolder, Spec]]:
     """Runs by what they train; finished ones before others. What is no run is passed by: ``RunIndex`` names it."""
     found: dict[Key, tuple[RunFolder, Spec]] = {}
-    runs = [each for each in runs_below(out) if not isinstance(each, Unusable)]
+    runs = [each for each in runs_below(out, trust=trust) if not isinstance(each, Unusable)]
     for folder, spec in sorted(runs, key=lambda run: not run[0].results.is_file()):
         found.setdefault(key_of(spec), (folder, spec))
     return found
@@ -174,7 +181,7 @@ def _steps(job: Job) -> Iterator[tuple[Any, bool]]:
     if job.is_trained:
         settle(job.folder, job.spec)
     else:
-        for event in run_or_resume(job.spec, job.folder.path):
+        for event in run_or_resume(job.spec, job.folder.path, trust=job.folder.trust):
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
     yield from _calibrations(job)
     names = job.missing_analyses()
