@@ -18,7 +18,7 @@ from ccvr.core.errors import ModelError, RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
-from ccvr.experiment.events import Finished
+from ccvr.experiment.events import Finished, Noted
 from ccvr.experiment.pipeline import calibrate_again, resume, run, start
 from ccvr.experiment.spec import CheckpointSpec, from_toml, to_toml
 from ccvr.models.scoring import score
@@ -157,8 +157,13 @@ def test_more_calibrations_of_a_finished_run(copy):
     assert last.results["calibrations"]["m5"]["seed"] == 7
     counts = score(ccvr.load(copy), in_order(load_data("digits").test), 10)
     assert round(counts.accuracy, 4) == last.results["accuracy"]["m20"]
-    with pytest.raises(RunError, match='has "m5" already'):
-        list(calibrate_again(RunFolder(copy), more))
+    noted = [event.text for event in calibrate_again(RunFolder(copy), more) if isinstance(event, Noted)]
+    assert noted == [f"{label} is there already, made in the same way" for label in ("m5", "m20")]
+    others = [parse_calibration("ccvr,num_virtual=6,seed=7,label=m5"), parse_calibration("lda,label=m5")]
+    others += [parse_calibration("ccvr,num_virtual=5,seed=8,label=m5")]
+    for other in others:
+        with pytest.raises(RunError, match='has "m5" already, made in another way'):
+            list(calibrate_again(RunFolder(copy), [other]))
     *_, again = calibrate_again(RunFolder(copy), more, overwrite=True)
     assert again.results["accuracy"] == last.results["accuracy"]
 

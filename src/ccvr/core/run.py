@@ -157,8 +157,9 @@ class RunFolder:
         try:
             folder.require_room(overwrite=overwrite)
             make_folder(path)
-            with folder.locked():
-                folder._delete()
+            if not folder._is_free():
+                with folder.locked():
+                    folder._delete()
         except OSError as error:
             raise RunError(f"{path} cannot be created ({error.strerror or error}). Choose another --out.") from error
         return folder
@@ -178,6 +179,8 @@ class RunFolder:
         """Refuse what ``create`` would, and change nothing."""
         if self._is_free():
             return
+        if self.path.is_symlink():
+            raise RunError(f"{self.path} is a link to a run, which is not replaced. Choose another --out.")
         if not self.spec.is_file():
             raise RunError(f"{self.path} exists and is not a run. Choose another --out.")
         if not overwrite:

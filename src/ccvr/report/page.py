@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from ccvr.core.run import RunFolder
-from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, own_models, section, what_was_run
+from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, own_code, own_models, section, what_was_run
 from ccvr.report.figure_set import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
@@ -27,6 +27,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             '<p class="faint">Test accuracy of a federated classifier, before and after its head was calibrated '
             f"(CCVR). {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(drawn)} figures.</p></header>",
             '<main id="main" tabindex="-1">',
+            own_code(runs),
             f'<div class="cards">{"".join(map(card, groups))}</div>',
             contents(drawn, sections),
             accuracies(groups),
