@@ -183,7 +183,8 @@ class TestCalibrate:
         code, _, err = ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet")
         assert code == 2
         assert err == (
-            f'RunError: {own} has "ccvr" already, made in another way. Use --overwrite, or --method METHOD,label=NAME.\n'
+            f'RunError: {own} has "ccvr" already, made in another way. Use --overwrite, or --method '
+            "METHOD,label=NAME.\n"
         )
         assert results_of(own) == before
         assert ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet", "--overwrite", "--no-report") == (
