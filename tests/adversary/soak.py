@@ -43,10 +43,11 @@ SPEC = Spec(
     data=DataSpec(validation=0.15),
     partition=PartitionSpec(num_clients=4, alpha=0.5),
     training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75, step="torch"),
-    calibration=CalibrationSpec(methods=("ccvr,num_virtual=50,epochs=5", "lda", "oracle,epochs=2")),
+    calibration=CalibrationSpec(methods=("ccvr,num_virtual=20,epochs=2", "lda", "oracle,epochs=1")),
 )
 QUIET = ["--quiet", "--no-report"]
 CALIBRATE = ["calibrate", "--method", "ncm", "lda,shrinkage=oas", "--overwrite", "--deploy", "lda"]
+ANALYZE = ["analyze", "--only", "confusion", "norms", "separability"]
 MEGABYTE = 2**20
 
 
@@ -127,7 +128,7 @@ PHASES = {
     "report": Phase(("resume", "--quiet"), "", "report.html", "whole", ("resume", "--quiet"), "bare"),
     "calibrate": Phase((*CALIBRATE, *QUIET), "", "", "calibrated", (*CALIBRATE, *QUIET), "bare"),
     "personalise": Phase(("personalise", *QUIET), "", "", "personalised", ("personalise", *QUIET), "bare"),
-    "analyze": Phase(("analyze", "--quiet"), "", "", "analyzed", ("analyze", "--quiet"), "bare"),
+    "analyze": Phase((*ANALYZE, "--quiet"), "", "", "analyzed", (*ANALYZE, "--quiet"), "bare"),
 }
 
 

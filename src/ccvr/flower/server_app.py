@@ -51,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 
     try:
         if flag_of(config, "resume"):
-            events = resume(RunFolder.open(path, trust=flag_of(config, "trust")), engine=engine)
+            events = resume(RunFolder.open(path, trust=trust_of(config)), engine=engine)
         else:
             spec = spec_of(config)
             if not simulated and spec.training.step == "auto":  # clients on other machines may not have the kernels
@@ -71,13 +71,18 @@ def flag_of(config: Mapping[str, Any], name: str) -> bool:
     return bool(config[name])
 
 
+def trust_of(config: Mapping[str, Any]) -> bool:
+    """Whether files on this machine may name code that is not ours."""
+    return "trust" in config and flag_of(config, "trust")
+
+
 def spec_of(config: Mapping[str, Any]) -> Spec:
     """The spec that a run's configuration says: a preset, or a spec as TOML, with single fields changed.
 
     The configuration is the wish of the user who starts the run, and so is the code that it names.
     """
     text = str(config["spec"])
-    fields = plain(from_toml(text, trust=True) if "=" in text else find_spec(text, trust=flag_of(config, "trust")))
+    fields = plain(from_toml(text, trust=True) if "=" in text else find_spec(text, trust=trust_of(config)))
     for name, value in config.items():
         if name not in OWN and value != "":
             *sections, last = name.replace("-", "_").split(".")
