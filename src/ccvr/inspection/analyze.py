@@ -68,13 +68,23 @@ def refresh(folder: RunFolder, *, new: bool) -> Iterator[AnalysisEvent]:
     """Once a run has other heads: what it has of the analyses of heads, made again; if ``new``, also those that it has
     not and that take a moment. An analysis says which heads it was made from, so a kill before it leaves none behind.
     """
-    made_from = heads_digest(folder, folder.read_results())
-    quick = {"confusion", "norms", *(["separability"] if folder.statistics("full").is_file() else [])} if new else ()
-    there = {name: read_about(path) for name in OF_HEADS if (path := folder.analysis(name)).is_file()}
-    old = {name for name, about in there.items() if about.get(MADE_FROM) != made_from}
-    wanted = {name: find for name, find in OF_HEADS.items() if name in old or (name in quick and name not in there)}
+    quick = {"confusion", "norms", *(["separability"] if folder.statistics("full").is_file() else [])} if new else set()
+    there = {name for name in OF_HEADS if folder.analysis(name).is_file()}
+    again = (quick - there) | {name for name in there if not _is_current(folder, name, unknown=False)}
+    wanted = {name: find for name, find in OF_HEADS.items() if name in again}
     if wanted:
         yield from _each(folder, wanted, POINTS)
+
+
+def is_stale(folder: RunFolder) -> bool:
+    """Whether a run has an analysis that says that it was made from other heads."""
+    return not all(_is_current(folder, name, unknown=True) for name in OF_HEADS if folder.analysis(name).is_file())
+
+
+def _is_current(folder: RunFolder, name: str, *, unknown: bool) -> bool:
+    """Whether an analysis was made from the heads that the run has; ``unknown`` is of files that do not say."""
+    made_from = read_about(folder.analysis(name)).get(MADE_FROM)
+    return unknown if made_from is None else made_from == heads_digest(folder, folder.read_results())
 
 
 def heads_digest(folder: RunFolder, results: Results) -> str:

@@ -1,5 +1,6 @@
 """What is missing of some tables and figures, and how it is made: cell by cell, the cheapest first."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
-from ccvr.inspection.analyze import Failed, analyze
+from ccvr.inspection.analyze import Failed, analyze, is_stale, refresh
 from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
 from ccvr.reproduction.heads import HeadName, calibration_of, find_label
 from ccvr.reproduction.items import ITEMS, Item
@@ -52,6 +53,11 @@ class Job:
     def is_started(self) -> bool:
         return self.folder.spec.is_file() and not self.blocked
 
+    @property
+    def _is_whole(self) -> bool:
+        is_made = self.is_trained and not self.missing_heads() and not self.missing_analyses()
+        return is_made and not (self.analyses and is_stale(self.folder))
+
     def missing_heads(self) -> list[HeadName]:
         """Heads that a trained cell lacks."""
         results = self.folder.read_results()
@@ -63,7 +69,7 @@ class Job:
     @property
     def is_done(self) -> bool:
         try:
-            return self.is_trained and not self.missing_heads() and not self.missing_analyses()
+            return self._is_whole
         except RunError:
             return False  # damaged: the error is reported when the job runs
 
@@ -185,7 +191,7 @@ def _steps(job: Job) -> Iterator[tuple[Any, bool]]:
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
     yield from _calibrations(job)
     names = job.missing_analyses()
-    for done in analyze(job.folder, names) if names else ():
+    for done in itertools.chain(refresh(job.folder, new=False), analyze(job.folder, names) if names else ()):
         yield JobFailed(job, done.error) if isinstance(done, Failed) else done, True
 
 
