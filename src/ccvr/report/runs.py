@@ -1,6 +1,5 @@
 """The files of a run, read for a report."""
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
 from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.results import UNCALIBRATED, Results
-from ccvr.core.run import RunFolder
+from ccvr.core.run import RunFolder, digest_of, sha256
 from ccvr.core.schema import Count, Real, mistyped
 from ccvr.report.analyses import ABOUT, Analysis, misfit
 from ccvr.report.text import shown
@@ -143,13 +142,11 @@ class RunFiles:
 
 def made_from(runs: Sequence[RunFolder]) -> str:
     """What a page about runs is made from, in short: a digest over the files that it reads."""
-    found = hashlib.sha256()
+    files = []
     for folder in runs:
         own = [folder.spec, folder.results, folder.rounds, folder.provenance, folder.partition]
-        for path in [*own, *sorted((folder.path / "analysis").glob("[!.]*.safetensors"))]:
-            content = path.read_bytes() if path.is_file() else b""
-            found.update(f"{path.name} {len(content)} ".encode() + content)
-    return found.hexdigest()
+        files += [*own, *sorted((folder.path / "analysis").glob("[!.]*.safetensors"))]
+    return sha256("\n".join(f"{path.name} {digest_of(path)}" for path in files).encode())
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunFiles]:
