@@ -42,7 +42,9 @@ SPEC = Spec(
     workers=1,
     data=DataSpec(validation=0.15),
     partition=PartitionSpec(num_clients=4, alpha=0.5),
-    training=TrainingSpec(algorithm="moon", rounds=4, local_epochs=1, client_fraction=0.75, step="torch"),
+    training=TrainingSpec(
+        algorithm="moon", rounds=4, local_epochs=1, batch_size=256, client_fraction=0.75, step="torch"
+    ),
     calibration=CalibrationSpec(methods=("ccvr,num_virtual=20,epochs=2", "lda", "oracle,epochs=1")),
 )
 QUIET = ["--quiet", "--no-report"]
@@ -350,8 +352,12 @@ def flower(soak: Soak, deadline: float) -> None:
                     time.sleep(0.05)
                 time.sleep(soak.rng.uniform(0, 5))
                 (deployment.link_process if "Link" in name else deployment.nodes[0]).kill()
-                process.communicate(timeout=600)
+                was_running = process.poll() is None
+                said = "".join(process.communicate(timeout=600))
                 row.broken += process.returncode != 0
+                if not was_running:
+                    row.failures.append(f"it ended by itself with {process.returncode}: {said[-300:]}")
+                    continue
             with deployed(home, secure=False) as deployment:
                 done = command(deployment.link.environment, "resume", path, *QUIET)
             if done.returncode:
