@@ -345,7 +345,7 @@ def flower(soak: Soak, deadline: float) -> None:
             home.mkdir()
             with deployed(home, secure=False) as deployment:
                 environment = deployment.link.environment
-                remote = ["--engine", "flower", "--flower.superlink", "loopback", "--flower.timeout", "30"]
+                remote = ["--engine", "flower", "--flower.superlink", "loopback", "--flower.timeout", "180"]
                 process = start_command(environment, "run", soak.spec, *options, *remote, "--out", path, *QUIET)
                 rounds = path / "rounds.jsonl"
                 while process.poll() is None and not (rounds.is_file() and rounds.read_bytes().count(b"\n") >= 1):
