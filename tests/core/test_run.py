@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccvr.core.errors import RunError
+from ccvr.core.files import sha256
 from ccvr.core.results import empty_results
-from ccvr.core.run import RunFolder, sha256, write_atomically
+from ccvr.core.run import RunFolder, write_atomically
 
 posix = pytest.mark.skipif(os.name != "posix", reason="locks and limits are POSIX's")
 
@@ -200,9 +201,7 @@ def test_files_that_results_json_is_about(tmp_path: Path) -> None:
     assert run.changed_files(results) == [run.head("lda")]
     run.model.unlink()
     assert run.changed_files(results) == [run.model, run.head("lda")]
-    with pytest.raises(
-        RunError, match=r"model\.safetensors is not the file that .*`ccvr resume"
-    ):
+    with pytest.raises(RunError, match=r"model\.safetensors is not the file that .*`ccvr resume"):
         run.require_unchanged(results)
     results["files"]["../elsewhere"] = sha256(b"")
     assert run.changed_files(results) == [run.model, run.head("lda")], "other files are not read"

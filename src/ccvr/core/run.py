@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ccvr.core.errors import RunError, RunInUse
-from ccvr.core.files import own_file, parse_json, read_text
+from ccvr.core.files import digest_of, own_file, parse_json, read_text
 from ccvr.core.history import Provenance, each_round, read_rounds
 from ccvr.core.results import Results, check_results
 from ccvr.core.schema import mistyped
@@ -66,18 +65,6 @@ def sync_folder(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def digest_of(path: Path) -> str | None:
-    """SHA-256 of a file; None where there is none."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextlib.contextmanager

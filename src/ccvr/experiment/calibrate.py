@@ -13,8 +13,9 @@ from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.arrays import Array, IntArray
+from ccvr.core.files import sha256
 from ccvr.core.results import NO_SCORES, UNCALIBRATED, ClientScores, Results
-from ccvr.core.run import sha256, write_atomically
+from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
 from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import HeadScored

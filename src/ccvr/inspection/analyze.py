@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ccvr.core.arrays import arrays_to_bytes, read_about, read_arrays
 from ccvr.core.errors import AnalysisError, CcvrError
+from ccvr.core.files import sha256
 from ccvr.core.results import Results
-from ccvr.core.run import RunFolder, sha256, write_atomically
+from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.inspection.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypedDict
 from ccvr.core.arrays import Array, load_arrays, read_arrays
 from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
-from ccvr.core.files import MAX_TOML, parse_toml, read_text
+from ccvr.core.files import MAX_TOML, digest_of, parse_toml, read_text, sha256
 from ccvr.core.results import UNCALIBRATED, Results
-from ccvr.core.run import RunFolder, digest_of, sha256
+from ccvr.core.run import RunFolder
 from ccvr.core.schema import Count, Real, mistyped
 from ccvr.report.analyses import ABOUT, Analysis, misfit
 from ccvr.report.text import shown
