@@ -4,7 +4,7 @@ BIN := .venv/bin
 EXTRAS := fast,flower,tsne,tensorboard,privacy,bench,dev
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-.PHONY: demo venv test test-all check lint clean
+.PHONY: demo venv test test-all check lint soak clean
 
 demo: .venv/.runtime        ## train on the embedded digits, calibrate, print what happened
 	$(BIN)/ccvr run
@@ -37,6 +37,9 @@ lint: venv
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(INSTALL) ".[$(EXTRAS)]"
 	@touch .venv/.runtime $@
+
+soak: .venv/.dev            ## runs killed, starved and cut off at random moments; an hour, or MINUTES=5
+	PYTHONPATH=. $(BIN)/python -m tests.adversary.soak --minutes $(or $(MINUTES),60)
 
 clean:
 	rm -rf .venv

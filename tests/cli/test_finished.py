@@ -182,7 +182,10 @@ class TestCalibrate:
         before = results_of(own)
         code, _, err = ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet")
         assert code == 2
-        assert err == (f'RunError: {own} has "ccvr" already. Use --overwrite, or --method METHOD,label=NAME.\n')
+        assert err == (
+            f'RunError: {own} has "ccvr" already, made in another way. Use --overwrite, or --method '
+            "METHOD,label=NAME.\n"
+        )
         assert results_of(own) == before
         assert ccvr("calibrate", own, "--method", "ccvr,epochs=1", "--quiet", "--overwrite", "--no-report") == (
             0,

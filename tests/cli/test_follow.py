@@ -18,7 +18,7 @@ def test_a_folder_of_another_run_gets_no_report(tmp_path: Path, capsys: pytest.C
     page = tmp_path / "run" / "report.html"
     other = {**json.loads(RunFolder(tmp_path / "run").results.read_text()), "num_clients": 99}
     for found, is_here in ((other, False), (results, True)):
-        follow((event for event in (SCORED, Finished(found))), tmp_path / "run", quiet=False, report=True)
+        follow((event for event in (SCORED, Finished(found))), RunFolder(tmp_path / "run"), quiet=False, report=True)
         out = capsys.readouterr().out
         assert page.is_file() == is_here
         assert ("Report: " in out) == is_here
@@ -41,5 +41,5 @@ def test_events_are_closed_when_their_reader_fails(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("ccvr.cli.follow.show", fail)
     running = events()
     with pytest.raises(BrokenPipeError):
-        follow(running, tmp_path, quiet=True, report=False)
+        follow(running, RunFolder(tmp_path), quiet=True, report=False)
     assert closed == [True]

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccvr.core.errors import RunError
+from ccvr.core.files import sha256
+from ccvr.core.results import empty_results
 from ccvr.core.run import RunFolder, write_atomically
 
 posix = pytest.mark.skipif(os.name != "posix", reason="locks and limits are POSIX's")
@@ -120,7 +122,7 @@ class TestCreate:
         run = make_run(tmp_path / "run")
         write_atomically(run.checkpoint(1), b"...")
         RunFolder.create(run.path, overwrite=True)
-        assert names_in(run.path) == []
+        assert names_in(run.path) == [".lock"]
 
     @pytest.mark.parametrize("overwrite", [True, False])
     def test_what_is_not_a_run_is_never_deleted(self, tmp_path: Path, overwrite: bool) -> None:
@@ -148,7 +150,7 @@ class TestCreate:
     def test_a_link_to_a_run_is_not_overwritten(self, tmp_path: Path) -> None:
         run = make_run(tmp_path / "run")
         (tmp_path / "link").symlink_to(run.path)
-        with pytest.raises(RunError, match=r"link cannot be created \(Cannot call rmtree on a symbolic link\)"):
+        with pytest.raises(RunError, match=r"link is a link to a run, which is not replaced\. Choose another --out\.$"):
             RunFolder.create(tmp_path / "link", overwrite=True)
         assert run.spec.is_file()
 
@@ -158,6 +160,51 @@ class TestCreate:
         with pytest.raises(RunError) as caught:
             RunFolder.open(tmp_path)
         assert str(caught.value) == f"{tmp_path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made."
+
+
+def test_a_file_is_synced_before_its_rename_and_its_folders_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[tuple[str, str]]()
+
+    def called(name: str, path: str) -> None:
+        calls.append((name, path.replace(str(tmp_path), "")))
+
+    sync, rename = os.fsync, os.replace
+
+    def synced(number: int) -> None:
+        called("sync", os.readlink(f"/proc/self/fd/{number}"))
+        sync(number)
+
+    def renamed(source: Path, target: Path) -> None:
+        called("rename", str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_atomically(tmp_path / "run" / "heads" / "lda", b"...")
+    folders, (part, rename_, folder) = calls[:2], calls[2:]
+    assert sorted(folders) == [("sync", ""), ("sync", "/run")], "the new folders are there after a power cut"
+    assert (part, rename_) == (("sync", "/run/heads/.lda.part"), ("rename", "/run/heads/.lda.part"))
+    assert folder == ("sync", "/run/heads")
+
+
+def test_files_that_results_json_is_about(tmp_path: Path) -> None:
+    run, results = make_run(tmp_path / "run"), empty_results(["a"], 1)
+    results["accuracy"] = {"uncalibrated": 1.0, "lda": 2.0}
+    assert run.changed_files(results) == [], "results of old versions tell of none"
+    write_atomically(run.model, b"model")
+    write_atomically(run.head("lda"), b"head")
+    results["files"] = {"model.safetensors": sha256(b"model"), "heads/lda.safetensors": sha256(b"head")}
+    assert run.changed_files(results) == []
+    run.head("lda").write_bytes(b"another")
+    assert run.changed_files(results) == [run.head("lda")]
+    run.model.unlink()
+    assert run.changed_files(results) == [run.model, run.head("lda")]
+    with pytest.raises(RunError, match=r"model\.safetensors is not the file that .*`ccvr resume"):
+        run.require_unchanged(results)
+    results["files"]["../elsewhere"] = sha256(b"")
+    assert run.changed_files(results) == [run.model, run.head("lda")], "other files are not read"
 
 
 @contextmanager

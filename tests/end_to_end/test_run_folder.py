@@ -18,7 +18,7 @@ from ccvr.core.errors import ModelError, RunError, SpecError, TrainingError
 from ccvr.core.run import RunFolder
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
-from ccvr.experiment.events import Finished
+from ccvr.experiment.events import Finished, Noted
 from ccvr.experiment.pipeline import calibrate_again, resume, run, start
 from ccvr.experiment.spec import CheckpointSpec, from_toml, to_toml
 from ccvr.models.scoring import score
@@ -162,8 +162,13 @@ def test_more_calibrations_of_a_finished_run(copy):
     assert last.results["calibrations"]["m5"]["seed"] == 7
     counts = score(ccvr.load(copy), in_order(load_data("digits").test), 10)
     assert round(counts.accuracy, 4) == last.results["accuracy"]["m20"]
-    with pytest.raises(RunError, match='has "m5" already'):
-        list(calibrate_again(RunFolder(copy), more))
+    noted = [event.text for event in calibrate_again(RunFolder(copy), more) if isinstance(event, Noted)]
+    assert noted == [f"{label} is there already, made in the same way" for label in ("m5", "m20")]
+    others = [parse_calibration("ccvr,num_virtual=6,seed=7,label=m5"), parse_calibration("lda,label=m5")]
+    others += [parse_calibration("ccvr,num_virtual=5,seed=8,label=m5")]
+    for other in others:
+        with pytest.raises(RunError, match='has "m5" already, made in another way'):
+            list(calibrate_again(RunFolder(copy), [other]))
     *_, again = calibrate_again(RunFolder(copy), more, overwrite=True)
     assert again.results["accuracy"] == last.results["accuracy"]
 
@@ -352,7 +357,7 @@ def test_a_model_with_shared_weights_and_a_named_head(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     spec = replace(TINY, model=replace(TINY.model, name="tied_model:Tied", head="out"))
     results = run(spec, tmp_path / "run")
-    model = ccvr.load(tmp_path / "run")
+    model = ccvr.load(tmp_path / "run", trust=True)
     assert round(score(model, in_order(load_data("digits").test), 10).accuracy, 4) == results["accuracy"]["ccvr"]
     header, _ = tensors_from_bytes((tmp_path / "run" / "model.safetensors").read_bytes(), format="ccvr-model/2")
     assert header["head_path"] == "out"
@@ -506,7 +511,7 @@ def test_results_of_a_wrong_shape_are_one_error(copy, content):
 def test_a_damaged_provenance_is_one_error(copy):
     (copy / "provenance.json").write_text("[]")
     with pytest.raises(RunError, match=r"provenance\.json is damaged"):
-        list(calibrate_again(RunFolder(copy), []))
+        list(calibrate_again(RunFolder(copy), [parse_calibration("ncm")]))
 
 
 def test_classes_that_no_client_gives_are_named(copy):

@@ -32,7 +32,7 @@ def test_the_command_simulates(tmp_path):
     spec = replace(TINY, model=ModelSpec(name="tests.flower.noisy:make"))
     (tmp_path / "spec.toml").write_text(to_toml(replace(spec, engine="flower")))
     variables = environment(tmp_path, TMPDIR=str(tmp_path), CCVR_TRACEBACK="1")
-    done = command(variables, "run", tmp_path / "spec.toml", "--out", tmp_path / "run")
+    done = command(variables, "run", tmp_path / "spec.toml", "--trust", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stdout + done.stderr
     for noise in NOISE:
         assert f"{noise}\n" in done.stderr

@@ -118,7 +118,7 @@ def test_a_text_is_no_flag(value):
 def test_a_preset_with_changes():
     config = {
         "spec": "cifar10-a0.1-fedavg",
-        **dict.fromkeys(set(OWN) - {"spec"}, "no field of the spec"),
+        **dict.fromkeys(set(OWN) - {"spec", "trust"}, "no field of the spec"),
         "seed": 7,
         "training.rounds": 3,
         "partition.num-clients": 4,

@@ -168,7 +168,7 @@ def test_a_method_of_the_users_own():
 @pytest.mark.parametrize("method", [None, "lda,shrinkage=oas", "lda,shrinkage=oas,kind=tests.flower.small:bounded"])
 def test_a_kind_of_the_users_own_is_used_as_what_it_stands_for(method):
     kind = "tests.flower.small:bounded"
-    found = ccvr.flower.calibrate(grid_of(2), small_model(), EXAMPLE, method, kind=kind)
+    found = ccvr.flower.calibrate(grid_of(2, trust=True), small_model(), EXAMPLE, method, kind=kind)
     assert (found.method, found.statistics.kind) == ("lda", kind)
     blobs = [ccvr.collect(small_model(), batches_of(k), num_classes=4, kind=kind) for k in range(2)]
     torch.testing.assert_close(found.statistics.total, ccvr.merge(blobs).total)

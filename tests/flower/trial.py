@@ -120,7 +120,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, scratch: Path, case) -> dict:
-    spec, simulated = from_toml(case["run"]), isinstance(grid, InMemoryGrid)
+    spec, simulated = from_toml(case["run"], trust=True), isinstance(grid, InMemoryGrid)
     events = start(
         spec, scratch / case["name"], engine=lambda setup: FlowerEngine.connect(grid, setup, simulated=simulated)
     )

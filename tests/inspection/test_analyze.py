@@ -61,7 +61,7 @@ def forgetful(image_shape, num_classes):
 def test_confusion_of_heads_that_read_several_layers(tmp_path):
     tapped = replace(TINY.calibration, methods=("ccvr,num_virtual=50", "lda,taps=auto,label=layers"))
     training = replace(TINY.training, algorithm="fedavg", rounds=1)
-    folder = RunFolder(tmp_path / "run")
+    folder = RunFolder(tmp_path / "run", trust=True)
     results = run(
         replace(TINY, model=ModelSpec(name=f"{__name__}:forgetful"), training=training, calibration=tapped), folder.path
     )

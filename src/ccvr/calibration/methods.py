@@ -85,6 +85,8 @@ def _as_text(method: Any) -> str:
 
 def with_shared(text: str, shared: Mapping[str, Any]) -> str:
     """A method with the section's options that it has, as far as they change something."""
+    if not shared:
+        return text
     name, *pairs = text.split(",")
     try:
         cls = find_calibrator(name)

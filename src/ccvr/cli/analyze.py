@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.finished import finished_runs
 from ccvr.core.errors import CcvrError, UsageError
 from ccvr.core.run import RunFolder
@@ -27,6 +27,8 @@ class AnalyzeArguments:
     """A run, for example with iid clients, whose CKA by layer is kept beside each run's own."""
     points: int = POINTS
     """Test samples in the plane (t-SNE), at most 10000."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
 
@@ -37,10 +39,12 @@ def command(argv: list[str]) -> None:
         raise UsageError(f"--points is {arguments.points}; give a number from 4 to 10000.")
     for name in arguments.only:
         ANALYSES[name]  # an unknown one is an error before anything runs
-    against = RunFolder.open(arguments.against) if arguments.against else None
+    trust = trust_of(argv)
+    against = RunFolder.open(arguments.against, trust=trust) if arguments.against else None
     if against is not None:
         against.read_results()  # so is a run that is not finished
-    failures = [_failures(folder, arguments, against) for folder in finished_runs(arguments.runs, "analyze")]
+    folders = finished_runs(arguments.runs, "analyze", trust=trust)
+    failures = [_failures(folder, arguments, against) for folder in folders]
     if any(failures):
         sys.exit(2)
 

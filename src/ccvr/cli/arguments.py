@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import tyro
 
 from ccvr.core.errors import UsageError
+from ccvr.core.trust import Trust, typed_names
 
 Arguments = TypeVar("Arguments")
 
@@ -29,6 +30,11 @@ def parse(
         if not stop.code:
             raise
         raise UsageError(f"{_in_one_line(box.getvalue())} See `{prog} --help`.") from None
+
+
+def trust_of(argv: Sequence[str]) -> Trust:
+    """What a command line lets files import: everything with ``--trust``, else the names that stand in it."""
+    return "--trust" in argv or typed_names(*argv)
 
 
 @contextlib.contextmanager

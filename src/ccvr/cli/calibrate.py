@@ -9,7 +9,7 @@ from tyro.conf import Positional
 
 from ccvr.calibration.calibrator import seed_of
 from ccvr.calibration.methods import Calibration, parse_calibration, parse_calibrations, shared_options, with_shared
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.core.files import MAX_TOML, parse_toml, read_text
@@ -37,6 +37,8 @@ class CalibrateArguments:
     """Save the calibration of this label as the run's model; select: the one that wins on held-out parts."""
     overwrite: bool = False
     """Replace calibrations of the same label."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
     report: bool = True
@@ -47,8 +49,8 @@ def command(argv: list[str]) -> None:
     arguments = parse(CalibrateArguments, argv, prog="ccvr calibrate")
     if arguments.repeats < 1:
         raise UsageError(f"--repeats is {arguments.repeats}; give at least 1.")
-    folder = RunFolder.open(arguments.run)
-    spec = read_spec(folder.spec)
+    folder = RunFolder.open(arguments.run, trust=trust_of(argv))
+    spec = read_spec(folder.spec, trust=folder.trust)
     groups = _variants(arguments, spec)
     calibrations = [calibration for group in groups.values() for calibration in group]
     labels = [calibration.label for calibration in calibrations]
@@ -56,7 +58,7 @@ def command(argv: list[str]) -> None:
         if labels.count(label) > 1:
             raise UsageError(f'two calibrations are labelled "{label}". Give each method its own with label=….')
     events = calibrate_again(folder, calibrations, overwrite=arguments.overwrite, chosen=arguments.deploy)
-    follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)
+    follow(events, folder, quiet=arguments.quiet, report=arguments.report)
     if arguments.repeats > 1 and not arguments.quiet:
         accuracy = folder.read_results()["accuracy"]
         rows = [

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.follow import follow_jobs, require_no_failures
 from ccvr.comparison.arms import Arm, ArmRun, Comparison
 from ccvr.comparison.page import comparison_page
@@ -21,6 +21,7 @@ from ccvr.core.errors import UsageError
 from ccvr.core.fields import plain
 from ccvr.core.run import write_atomically
 from ccvr.core.terminal import say
+from ccvr.core.trust import Trust, require_trust
 from ccvr.experiment.cost import Rates, describe_training, training_samples
 from ccvr.experiment.presets import PRESETS, find_spec
 from ccvr.experiment.spec import Spec, from_mapping
@@ -65,6 +66,8 @@ class CompareArguments:
     """Print the content of comparison.json instead."""
     dry_run: bool = False
     """Print the runs and what they would cost, and stop."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """No progress; tables and errors only."""
     spec: Annotated[Spec, arg(name="")] = field(default_factory=Spec)
@@ -76,17 +79,17 @@ class CompareArguments:
 
 def command(argv: list[str]) -> None:
     given = argv.pop(0) if argv and not argv[0].startswith("-") else None
-    there = None if given is None else _there(given)
-    base = find_spec(preset_name(given)) if given is not None and there is None else Spec()
+    there, trust = None if given is None else _there(given), trust_of(argv)
+    base = find_spec(preset_name(given), trust=trust) if given is not None and there is None else Spec()
     arguments = parse(CompareArguments, argv, prog="ccvr compare", default=CompareArguments(spec=base), about=ABOUT)
     if there is not None:
         _require_reading(arguments, argv)
-        _show_again(arguments, there)
+        _show_again(arguments, there, trust)
         return
     _require_possible(arguments, argv)
     spec = replace(arguments.spec, data=arguments.spec.data.anchored())
     out = arguments.out or Path("comparisons") / base_name(spec)
-    runs = planned_runs(spec, arguments.algorithms, arguments.seeds, out, redraw=arguments.redraw)
+    runs = planned_runs(spec, arguments.algorithms, arguments.seeds, out, redraw=arguments.redraw, trust=trust)
     if arguments.dry_run:
         say(*_forecast(runs))
         return
@@ -107,7 +110,7 @@ def _there(text: str) -> Path | None:
 
 def _require_reading(arguments: CompareArguments, argv: Sequence[str]) -> None:
     """Refuse options that would train or change something: what is shown was settled before."""
-    same = ("record", "results", "format", "json", "quiet")
+    same = ("record", "results", "format", "json", "trust", "quiet")
     shown = replace(CompareArguments(), **{name: getattr(arguments, name) for name in same})
     if arguments != shown:
         words = next(word for word in argv if word.startswith("--") and word[2:].partition("=")[0] not in same)
@@ -188,17 +191,19 @@ def _show(arguments: CompareArguments, comparison: Comparison) -> None:
         arguments.say(f"Runs that are not finished: {', '.join(unfinished)}.")
 
 
-def _show_again(arguments: CompareArguments, path: Path) -> None:
+def _show_again(arguments: CompareArguments, path: Path, trust: Trust) -> None:
     """Show a comparison from its file, which is left as it is, or from a folder with its runs."""
-    kept = Comparison.read(path / FILE if path.is_dir() else path)
+    file = path / FILE if path.is_dir() else path
+    kept = Comparison.read(file)
     if not path.is_dir():
         if arguments.record:
             raise UsageError(f"--record needs the runs, and {path} has numbers alone. Give the folder of the runs.")
         _show(arguments, kept)
         return
-    spec = replace(from_mapping(kept.spec), seed=min(kept.seeds))
+    require_trust({**kept.spec, "arms": [arm.name for arm in kept.arms]}, file, trust)
+    spec = replace(from_mapping(kept.spec, trust=trust), seed=min(kept.seeds))
     arms, number = tuple(arm.name for arm in kept.arms), max(kept.seeds) - min(kept.seeds) + 1
-    found = _finished(planned_runs(spec, arms, number, path, redraw=kept.redraw))
+    found = _finished(planned_runs(spec, arms, number, path, redraw=kept.redraw, trust=trust))
     _finish(replace(arguments, algorithms=arms, seeds=number, redraw=kept.redraw), spec, found, path)
 
 
@@ -206,7 +211,7 @@ def _record(arguments: CompareArguments, name: str, comparison: Comparison, runs
     """The small file of that name, and a record of each run as `ccvr reproduce --record` writes it."""
     path = _free(arguments.results / "comparisons", name, comparison)
     write_atomically(path, comparison.to_bytes(), remedy="See to its disk and permissions, or use another --results")
-    index = RunIndex([Trained(from_mapping(run.spec), run) for run in runs])
+    index = RunIndex([Trained(from_mapping(run.spec, trust=arguments.trust), run) for run in runs])
     for each in record(index, arguments.results, (), None):
         if each.replaced:
             say(f"{each.path}: the record of another training is replaced.", error=True)

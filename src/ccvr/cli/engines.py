@@ -20,8 +20,8 @@ def begin(spec: Spec, path: Path, *, overwrite: bool) -> Events:
 def go_on(folder: RunFolder) -> Events:
     """A run that was stopped, on the engine that it began with."""
     is_finished = folder.results.is_file() and folder.model.is_file()
-    if not is_finished and (spec := read_spec(folder.spec)).engine == "flower":
-        return _launch()(spec, folder.path, resume=True)
+    if not is_finished and (spec := read_spec(folder.spec, trust=folder.trust)).engine == "flower":
+        return _launch()(spec, folder.path, resume=True, trust=folder.trust)
     return resume(folder)
 
 

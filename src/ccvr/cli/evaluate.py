@@ -7,13 +7,13 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.core.errors import RunError
 from ccvr.core.run import RunFolder
 from ccvr.core.terminal import say
 from ccvr.data.batches import in_order
 from ccvr.data.catalogue import load as load_data
-from ccvr.experiment.load import load
+from ccvr.experiment.load import load_from
 from ccvr.experiment.spec import read_spec
 from ccvr.models.scoring import score
 from ccvr.report.tables import recall_table
@@ -29,14 +29,17 @@ class EvaluateArguments:
     """Label of another calibration of the run; without it the deployed one."""
     root: Annotated[Path | None, arg(name="data.root")] = None
     """Folder that holds the data set, if it is not where the run found it."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print the accuracy alone."""
 
 
 def command(argv: list[str]) -> None:
     arguments = parse(EvaluateArguments, argv, prog="ccvr evaluate")
-    model = load(arguments.run, head=arguments.head)
-    spec = read_spec(RunFolder.open(arguments.run).spec)
+    folder = RunFolder.open(arguments.run, trust=trust_of(argv))
+    model = load_from(folder, head=arguments.head)
+    spec = read_spec(folder.spec, trust=folder.trust)
     dataset = load_data(spec.data.name, arguments.root or spec.data.root)
     if dataset.class_names != model.class_names:
         raise RunError(

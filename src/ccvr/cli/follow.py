@@ -11,9 +11,11 @@ from rich.console import Console
 from ccvr.cli.progress import RunProgress
 from ccvr.comparison.queue import JobElsewhere, JobFailed, JobStarted, OutOfTime
 from ccvr.core.errors import CcvrError, RunError
+from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.results import Results, personal_rows, shared_line
 from ccvr.core.run import RunFolder
 from ccvr.core.terminal import say
+from ccvr.core.trust import code_names
 from ccvr.experiment.events import (
     ClientsAbsent,
     ClientScored,
@@ -30,30 +32,28 @@ from ccvr.inspection.analyze import Analyzed, Failed, LeftOut, refresh
 from ccvr.report.tables import headline, owners_table, personal_table, results_table
 
 
-def follow(events: Events, path: Path, *, quiet: bool, report: bool) -> None:
-    """Show a run until it is finished, then write its report, unless it was finished before."""
+def follow(events: Events, folder: RunFolder, *, quiet: bool, report: bool) -> None:
+    """Show a run until it is finished, then bring what is made from its files up to date: analyses, report, figures."""
     console = Console()
     results: Results | None = None
-    worked = False
+    path = folder.path
     try:
         with contextlib.closing(events), RunProgress(console, quiet=quiet) as progress:
             for event in events:
                 show(event, progress)
-                worked |= not isinstance(event, Finished)
                 results = event.results if isinstance(event, Finished) else results
     except KeyboardInterrupt:
-        folder = RunFolder(path)
         unfinished = folder.spec.is_file() and not folder.results.is_file()
-        go_on = f" Go on with: ccvr resume {path}" if unfinished else ""
+        go_on = f" Go on with: ccvr resume {path}{_trust_needed(folder)}" if unfinished else ""
         raise KeyboardInterrupt(f"stopped.{go_on}") from None
     assert results is not None, "a run ends with its results"
-    is_here = _holds(RunFolder(path), results)
+    is_here = _holds(folder, results)
     page = None
-    if worked and is_here:
-        _refresh(path, new=report)
-        page = _write_report(path) if report else None
+    if is_here:
+        _refresh(folder, new=report)
         with _reporting("Figures are not logged"):
-            log_figures(RunFolder(path))
+            log_figures(folder)
+        page = _write_report(folder) if report else None
     if not quiet:
         console.print(results_table([(path.name or str(path), results)]))
         say(headline(results))
@@ -137,21 +137,30 @@ def _holds(folder: RunFolder, results: Results) -> bool:
     return bool(json.dumps(found, sort_keys=True) == json.dumps(results, sort_keys=True))
 
 
-def _refresh(path: Path, *, new: bool) -> None:
+def _trust_needed(folder: RunFolder) -> str:
+    """The flag that a run needs whose spec names code that is not ours."""
+    return " --trust" if any(code_names(parse_toml(read_text(folder.spec, MAX_TOML)))) else ""
+
+
+def _refresh(folder: RunFolder, *, new: bool) -> None:
     """Bring the analyses of the heads up to date. An error is reported and does not stop the command."""
     with _reporting("Figures are missing"):
-        for done in refresh(RunFolder(path), new=new):
+        for done in refresh(folder, new=new):
             if isinstance(done, Failed):
                 say(f"Figures are missing: {done.name}: {done.error}", error=True)
 
 
-def _write_report(path: Path) -> Path | None:
-    """The page about a finished run. An error is reported and does not stop the command."""
-    from ccvr.cli.report import write_report  # now: matplotlib is slow to import
+def _write_report(folder: RunFolder) -> Path | None:
+    """The page about a finished run; None if the one that is there is of the same files.
+
+    An error is reported and does not stop the command.
+    """
+    from ccvr.cli.report import PAGE, write_report  # now: matplotlib is slow to import
+    from ccvr.report.page import is_current
 
     page = None
     with _reporting("No report"):
-        page = write_report([path])
+        page = None if is_current(folder.path / PAGE, folder) else write_report([folder.path])
     return page
 
 

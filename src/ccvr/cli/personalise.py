@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.core.run import RunFolder
@@ -27,6 +27,8 @@ class PersonaliseArguments:
     left it, prior from the deployed one."""
     overwrite: bool = False
     """Replace own models of the same label."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
     report: bool = True
@@ -39,6 +41,6 @@ def command(argv: list[str]) -> None:
         raise UsageError("--method names no method. Give some, for example prior, or leave it out.")
     if arguments.head == "":
         raise UsageError("--head is empty. Give the label of a head, for example uncalibrated, or leave it out.")
-    folder, methods = RunFolder.open(arguments.run), parse_personalisations(arguments.method)
+    folder, methods = RunFolder.open(arguments.run, trust=trust_of(argv)), parse_personalisations(arguments.method)
     events = personalise_run(folder, methods, head=arguments.head, overwrite=arguments.overwrite)
-    follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)
+    follow(events, folder, quiet=arguments.quiet, report=arguments.report)

@@ -19,6 +19,7 @@ from ccvr.report.runs import read_runs
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no remarks on fonts and caches
 
+PAGE = "report.html"
 Kind = Literal["svg", "png", "pdf"]
 
 
@@ -47,7 +48,7 @@ def command(argv: list[str]) -> None:
 
 def write_report(runs: Sequence[Path], out: Path | None = None, *, kinds: Sequence[Kind] = ()) -> Path:
     """Write the page about the runs and return its path."""
-    path = out or (runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    path = out or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     if path.is_dir():
         raise RunError(f"{path} is a folder. Name a file: -o {path / 'report.html'}")
     found = read_runs(runs)

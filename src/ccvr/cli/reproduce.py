@@ -71,6 +71,8 @@ class ReproduceArguments:
     """Folder that holds the data sets; without it $CCVR_DATA, then the user's cache folder."""
     workers: int | None = None
     """Processes that train clients; without it as many as there are cores."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """No progress; tables and errors only."""
 
@@ -114,7 +116,7 @@ def command(argv: list[str]) -> None:
     failures = _work(arguments, items, cells, Budget(seconds)) if items else []
     if arguments.record:
         _record(arguments)
-    trainings = RunIndex.read(arguments.out, arguments.results)
+    trainings = RunIndex.read(arguments.out, arguments.results, trust=arguments.trust)
     for reason in trainings.unusable:
         say(f"Left out: {reason}", error=True)
     if not (list(trainings) or trainings.unusable or failures):
@@ -128,8 +130,8 @@ def _jobs(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[
     scale = arguments.chosen_scale or SCALES["paper"]
     turns = [(scale, seed) for seed in range(arguments.seeds)]
     if not arguments.train:
-        turns = turns_below(arguments.out, arguments.chosen_scale)
-    return jobs_of(items, cells, turns, arguments.out, arguments.spec)
+        turns = turns_below(arguments.out, arguments.chosen_scale, trust=arguments.trust)
+    return jobs_of(items, cells, turns, arguments.out, arguments.spec, trust=arguments.trust)
 
 
 def _listing(arguments: ReproduceArguments, items: Sequence[Item], cells: Sequence[str]) -> list[TextTable]:
@@ -158,7 +160,7 @@ def _report_unable(jobs: Sequence[Job]) -> None:
 
 
 def _record(arguments: ReproduceArguments) -> None:
-    runs = RunIndex.read(arguments.out, None)
+    runs = RunIndex.read(arguments.out, None, trust=arguments.trust)
     written = list(record(runs, arguments.results, arguments.cells, arguments.chosen_scale))
     if not written:
         raise RunError(f"no such finished run below {arguments.out}. Train some, or give their folder as --out.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.engines import go_on
 from ccvr.cli.follow import follow
 from ccvr.core.run import RunFolder
@@ -17,6 +17,8 @@ class ResumeArguments:
 
     run: Positional[Path]
     """The run folder."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
     report: bool = True
@@ -25,5 +27,5 @@ class ResumeArguments:
 
 def command(argv: list[str]) -> None:
     arguments = parse(ResumeArguments, argv, prog="ccvr resume")
-    events = go_on(RunFolder.open(arguments.run))
-    follow(events, arguments.run, quiet=arguments.quiet, report=arguments.report)
+    folder = RunFolder.open(arguments.run, trust=trust_of(argv))
+    follow(go_on(folder), folder, quiet=arguments.quiet, report=arguments.report)

@@ -10,12 +10,13 @@ from tyro.conf import arg
 
 from ccvr.algorithms.table import ALGORITHMS, OLD_OPTIONS
 from ccvr.calibration.table import CALIBRATORS
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.engines import begin
 from ccvr.cli.follow import follow
 from ccvr.core.errors import UsageError
 from ccvr.core.fields import names_of
 from ccvr.core.methods import option_names
+from ccvr.core.run import RunFolder
 from ccvr.core.terminal import say
 from ccvr.experiment.cost import estimate
 from ccvr.experiment.presets import PRESETS, find_spec
@@ -35,6 +36,8 @@ class RunArguments:
     """Replace a run that is already in --out."""
     dry_run: bool = False
     """Print the spec and what it would cost, and stop."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
     report: bool = True
@@ -43,7 +46,7 @@ class RunArguments:
 
 
 def command(argv: list[str]) -> None:
-    base = find_spec(argv.pop(0)) if argv and not argv[0].startswith("-") else Spec()
+    base = find_spec(argv.pop(0), trust=trust_of(argv)) if argv and not argv[0].startswith("-") else Spec()
     late = next((word for word in argv if word in PRESETS), None)
     if late:
         raise UsageError(f"{late} stands behind options. The preset comes first: ccvr run {late} [OPTIONS].")
@@ -56,7 +59,7 @@ def command(argv: list[str]) -> None:
         return
     path = (arguments.out and arguments.out.expanduser()) or unused_folder(f"{spec.name}-seed{spec.seed}")
     events = begin(spec, path, overwrite=arguments.overwrite)
-    follow(events, path, quiet=arguments.quiet, report=arguments.report)
+    follow(events, RunFolder(path, trust=True), quiet=arguments.quiet, report=arguments.report)
 
 
 def _refuse_old_options(argv: list[str]) -> None:

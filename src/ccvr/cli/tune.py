@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccvr.cli.arguments import parse
+from ccvr.cli.arguments import parse, trust_of
 from ccvr.cli.follow import runs_followed
 from ccvr.comparison.tune import VALIDATION, Failed, Trying, Tuned, Values, described, grid, held_out, tune, with_all
 from ccvr.core.errors import UsageError
@@ -30,6 +30,8 @@ class TuneArguments:
     """Folder of the trainings and of tuning.json; without it tuning/NAME. What it has is not trained again."""
     dry_run: bool = False
     """Print the candidates and what they would cost, and stop."""
+    trust: bool = False
+    """Import code of others that the files of the run name, as package.module:name (docs/extending.md)."""
     quiet: bool = False
     """Print errors only."""
 
@@ -40,7 +42,7 @@ def command(argv: list[str]) -> None:
     arguments = parse(TuneArguments, own, prog="ccvr tune", about=ABOUT)
     if name is None:
         raise UsageError("no preset. Give one first: ccvr tune cifar10-a0.1-fedavg --training.lr 0.01 0.1")
-    spec, candidates = grid(find_spec(name), fields)
+    spec, candidates = grid(find_spec(name, trust=trust_of(argv)), fields)
     if arguments.dry_run:
         say(*_forecast(spec, candidates))
         return

@@ -14,10 +14,11 @@ from ccvr.core.budget import Budget
 from ccvr.core.errors import RunError, SpecError
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
+from ccvr.core.trust import Trust
 from ccvr.experiment.events import Event, RoundDone
 from ccvr.experiment.pipeline import calibrate_again, require_names
 from ccvr.experiment.presets import PRESETS
-from ccvr.experiment.run_or_resume import require_same_training, run_or_resume, settle
+from ccvr.experiment.run_or_resume import named_in, require_same_training, run_or_resume, settle
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec
 from ccvr.training.rounds import first_state
@@ -90,7 +91,7 @@ def with_algorithm(spec: Spec, text: str) -> Spec:
 
 
 def planned_runs(
-    spec: Spec, arms: Sequence[str], num_seeds: int, out: Path, *, redraw: bool = False
+    spec: Spec, arms: Sequence[str], num_seeds: int, out: Path, *, redraw: bool = False, trust: Trust = False
 ) -> list[PlannedRun]:
     """Every algorithm at the seeds from the spec's on: all algorithms of a seed before the next seed.
 
@@ -108,7 +109,7 @@ def planned_runs(
         for arm in arms:
             made = replace(specs[arm], seed=seed)
             made = replace(made, partition=replace(made.partition, seed=seed)) if redraw else made
-            folder = RunFolder(out / f"{base_name(spec)}-{_slug(made)}-s{seed}")
+            folder = RunFolder(out / f"{base_name(spec)}-{_slug(made)}-s{seed}", trust or named_in(made))
             if folder.spec.is_file():
                 require_same_training(made, folder)
             runs.append(PlannedRun(arm, made, folder))
@@ -139,7 +140,7 @@ def train_all(runs: Sequence[PlannedRun], budget: Budget) -> Iterator[Any]:
 def _steps(run: PlannedRun) -> Iterator[tuple[Event, bool]]:
     """Train what is not trained; of a trained run fit the heads that it lacks."""
     if not run.is_trained:
-        for event in run_or_resume(run.spec, run.folder.path):
+        for event in run_or_resume(run.spec, run.folder.path, trust=run.folder.trust):
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
         return
     settle(run.folder, run.spec)

@@ -57,6 +57,14 @@ def load_arrays(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
         raise ValueError(str(error)) from error
 
 
+def read_about(path: Path) -> dict[str, Any]:
+    """What the arrays of a file are about; empty where there is no such file, or it cannot be read."""
+    try:
+        return read_arrays(path)[1]
+    except RunError:
+        return {}
+
+
 def _about(header: Any) -> dict[str, Any]:
     if header["format"] != FORMAT:
         raise ValueError(f"the format is {header['format']!r:.60}, this version reads {FORMAT!r}")

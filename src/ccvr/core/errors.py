@@ -3,6 +3,7 @@
 CcvrError
 ├── UsageError          a command line that does not parse, a call where it cannot work
 ├── UnknownName         a name that no table has
+├── UntrustedCode       a file that names code that is not ours, and nobody said that it may be imported
 ├── SpecError           a field with an impossible value, an unreadable spec
 ├── DataError           a data set that is missing, damaged or mislabelled
 ├── PartitionError      a partition that cannot be drawn
@@ -67,6 +68,10 @@ class UsageError(CcvrError):
 
 class UnknownName(CcvrError, KeyError):
     __str__ = Exception.__str__  # a KeyError, for a Mapping's ``in`` and ``get``, but without its quotes
+
+
+class UntrustedCode(CcvrError):
+    pass
 
 
 class SpecError(CcvrError):

@@ -1,5 +1,6 @@
 """Small files that anybody may have written: read whole, with bounds on size, depth and memory."""
 
+import hashlib
 import json
 import os
 import stat
@@ -112,3 +113,15 @@ def require_shallow(content: Any) -> None:
 
 def _items(container: list[Any] | dict[str, Any]) -> Iterator[Any]:
     return iter(container.values() if isinstance(container, dict) else container)
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -77,6 +77,8 @@ class Results(TypedDict):
     """Models of the clients' own by label; ``personal_rows`` reads them."""
     personal_accuracy: NotRequired[ClientScores]
     """Where old versions wrote the scores of own models that training made."""
+    files: NotRequired[dict[str, str]]
+    """SHA-256 of the heads and the model that the scores are of, by path in the run. Not in results of old versions."""
     shared: NotRequired[SharedSamples]
     """Only where clients share samples (data.shared)."""
 

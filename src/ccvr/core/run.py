@@ -1,6 +1,7 @@
 """The run folder: every path in it, and atomic writes."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from ccvr.core.errors import RunError, RunInUse
-from ccvr.core.files import own_file, parse_json, read_text
+from ccvr.core.files import digest_of, own_file, parse_json, read_text
 from ccvr.core.history import Provenance, each_round, read_rounds
 from ccvr.core.results import Results, check_results
 from ccvr.core.schema import mistyped
+from ccvr.core.trust import Trust
 
 if os.name == "posix":
     import fcntl
@@ -23,20 +25,46 @@ RESUME = "See to its disk and permissions, then `ccvr resume` the run"
 
 
 def write_atomically(path: Path, content: bytes, *, remedy: str = RESUME) -> None:
-    """Write a file atomically: a reader finds the old content or the new, also after a crash."""
+    """Write a file atomically: a reader finds the old content or the new, also after a crash or a power cut."""
     part = path.with_name(f".{path.name}.part")
     with writing(path, remedy):
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with open(part, "wb", opener=own_file) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(path)
+            sync_folder(path.parent)
         except OSError:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents where they are missing; they stay after a power cut."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Put on disk which files a folder has: a rename is lost in a power cut until then."""
+    if os.name != "posix":
+        return  # other systems cannot open a folder
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return  # a folder that may be written, not read
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have no such call
+            raise
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -54,6 +82,10 @@ OWN = {
     *("report.html", "figures", "tensorboard"),
 }
 """Everything that a run folder holds."""
+
+
+LOCK = ".lock"
+"""The file that a process locks while it writes a run."""
 
 
 def _looks_empty(path: Path) -> bool:
@@ -76,6 +108,8 @@ class RunFolder:
     """The paths of one run, and its JSON files."""
 
     path: Path
+    trust: Trust = False
+    """Which code that is not ours may be imported because a file of the run names it."""
     spec = _Part("spec.toml")
     provenance = _Part("provenance.json")
     partition = _Part("partition.safetensors")
@@ -109,12 +143,21 @@ class RunFolder:
         folder = cls(path)
         try:
             folder.require_room(overwrite=overwrite)
+            make_folder(path)
             if not folder._is_free():
-                shutil.rmtree(path)
-            path.mkdir(parents=True, exist_ok=True)
+                with folder.locked():
+                    folder._delete()
         except OSError as error:
             raise RunError(f"{path} cannot be created ({error.strerror or error}). Choose another --out.") from error
         return folder
+
+    def _delete(self) -> None:
+        """Delete what the run holds. A kill leaves a run that is not finished, and that may be replaced again."""
+        entries = {entry.name: entry for entry in self.path.iterdir() if entry.name != LOCK}
+        first, last = [self.results.name, "checkpoints"], [self.spec.name]
+        order = [*first, *sorted(entries.keys() - {*first, *last}), *last]
+        for entry in (entries[name] for name in order if name in entries):
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
     def _is_free(self) -> bool:
         return not self.path.exists() or (self.path.is_dir() and _looks_empty(self.path))
@@ -123,6 +166,8 @@ class RunFolder:
         """Refuse what ``create`` would, and change nothing."""
         if self._is_free():
             return
+        if self.path.is_symlink():
+            raise RunError(f"{self.path} is a link to a run, which is not replaced. Choose another --out.")
         if not self.spec.is_file():
             raise RunError(f"{self.path} exists and is not a run. Choose another --out.")
         if not overwrite:
@@ -137,8 +182,8 @@ class RunFolder:
             pass  # no process writes it
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        folder = cls(path)
+    def open(cls, path: Path, *, trust: Trust = False) -> "RunFolder":
+        folder = cls(path, trust)
         if not folder.spec.is_file():
             raise RunError(f"{path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made.")
         linked = [name for name in sorted(OWN) if (path / name).is_symlink() and (path / name).is_dir()]
@@ -149,7 +194,7 @@ class RunFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from writing into this run; a killed process holds nothing."""
-        lock = self.path / ".lock"
+        lock = self.path / LOCK
         with writing(lock, "See to its disk and permissions, then give the command again"):
             file = open(lock, "a", opener=own_file)  # noqa: SIM115
         with file:
@@ -192,6 +237,26 @@ class RunFolder:
             "calibrations that were added with `ccvr calibrate` must be added again."
         )
         return check_results(self.read_json(self.results, remedy), self.results, remedy)
+
+    def changed_files(self, results: Results) -> list[Path]:
+        """The heads and the model that are missing or not those that results.json is about.
+
+        A kill between two writes leaves such files. Results of old versions tell of none.
+        """
+        digests, paths = results.get("files", {}), [self.model, *map(self.head, results["accuracy"])]
+        return [path for path in paths if digests.get(self.name_of(path), now := digest_of(path)) != now]
+
+    def require_unchanged(self, results: Results) -> None:
+        """Refuse heads, or a model, of which results.json does not tell."""
+        if changed := self.changed_files(results):
+            raise RunError(
+                f"{changed[0]} is not the file that results.json is about: a command was killed, or it is damaged. "
+                f"Make it again with `ccvr resume {self.path}`."
+            )
+
+    def name_of(self, path: Path) -> str:
+        """The name of a file of the run in results.json."""
+        return path.relative_to(self.path).as_posix()
 
     def write_results(self, results: Results) -> None:
         """Write results.json, which marks the run as finished."""

@@ -2,12 +2,17 @@
 
 import difflib
 import importlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from ccvr.core.errors import UnknownName
 
 Row = TypeVar("Row")
+
+_DOTTED = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+CODE_NAME = re.compile(f"{_DOTTED}:{_DOTTED}")
+"""``package.module:name``. Nothing else is imported, so texts without a match in them name no code."""
 
 
 class Table(Mapping[str, Row]):
@@ -46,6 +51,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def import_object(kind: str, path: str) -> Any:
     """The object at ``package.module:name``."""
     module_name, _, attribute = path.partition(":")
+    if not CODE_NAME.fullmatch(path):
+        raise UnknownName(f'{kind} "{path}" is neither a name of ours nor package.module:name.')
     try:
         found: Any = importlib.import_module(module_name)
         for part in attribute.split("."):

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 
 from ccvr.core.errors import DataError
+from ccvr.core.trust import FOLDER
 from ccvr.data.digests import verify
 from ccvr.data.samples import Dataset
 from ccvr.data.sources.folder import read_folder
 from ccvr.data.sources.rows import ROWS, SOURCES
 from ccvr.data.sources.source import Embedded, Stored
-from ccvr.data.spec import FOLDER
 from ccvr.kernels.crops import is_images
 from ccvr.kernels.inputs import Inputs, described, each
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ccvr.core.errors import DataError
+from ccvr.core.trust import FOLDER
 from ccvr.data.catalogue import check, resolve
 from ccvr.data.digests import digest, record_first, verify
 from ccvr.data.sources.source import Embedded, Stored
-from ccvr.data.spec import FOLDER
 from ccvr.data.transfer import Progress, Transfer
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccvr.core.errors import SpecError
-
-FOLDER = "folder:"
+from ccvr.core.trust import FOLDER
 
 
 @dataclass(frozen=True)

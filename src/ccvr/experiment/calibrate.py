@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from ccvr.calibration.methods import SELECT, Calibration
 from ccvr.calibration.select import select
 from ccvr.calibration.table import find_calibrator
 from ccvr.core.arrays import Array, IntArray
+from ccvr.core.files import sha256
 from ccvr.core.results import NO_SCORES, UNCALIBRATED, ClientScores, Results
 from ccvr.core.run import write_atomically
 from ccvr.experiment.absent_clients import keep_absent
@@ -29,8 +31,14 @@ from ccvr.statistics.moments import ClassStatistics
 
 def score_trained(results: Results, run: OpenRun) -> HeadScored:
     """Score the head as training left it, and keep it beside the others."""
-    write_atomically(run.folder.head(UNCALIBRATED), head_bytes(run.model.head))
+    _keep(results, run, run.folder.head(UNCALIBRATED), head_bytes(run.model.head))
     return _score_head(results, UNCALIBRATED, run.model, run, score_on_test(run.model, run.setup), seconds=0.0)
+
+
+def _keep(results: Results, run: OpenRun, path: Path, content: bytes) -> None:
+    """Write a head or the model, and enter its digest: whoever reads the results can tell whether they are of it."""
+    write_atomically(path, content)
+    results.setdefault("files", {})[run.folder.name_of(path)] = sha256(content)
 
 
 def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun) -> Iterator[HeadScored]:
@@ -45,7 +53,7 @@ def fit_all(results: Results, calibrations: Sequence[Calibration], run: OpenRun)
         head = fit_head(method, trained, given, seed=seed)
         seconds = time.perf_counter() - started
         fitted = run.model.with_head(copy_head(head).to(spec.device))  # first: a head that does not fit is not kept
-        write_atomically(run.folder.head(calibration.label), head_bytes(head))
+        _keep(results, run, run.folder.head(calibration.label), head_bytes(head))
         count = given.count if isinstance(given, ClassStatistics) else torch.bincount(given[1], minlength=len(names))
         absent = tuple(name for name, number in zip(names, count.tolist(), strict=True) if not number)
         results["calibrations"][calibration.label] = {
@@ -106,7 +114,7 @@ def deploy(results: Results, label: str, run: OpenRun) -> None:
     """Save one head's model as the run's, then the results: their being there says that the run is finished."""
     label = _select(results, run) if label == SELECT else label
     head = read_head(run.folder.head(label))
-    write_atomically(run.folder.model, model_bytes(run.model, head, run.setup.blueprint))
+    _keep(results, run, run.folder.model, model_bytes(run.model, head, run.setup.blueprint))
     results["deployed"] = label
     if absent := keep_absent(run):
         results["missing"] = absent

@@ -9,6 +9,7 @@ from ccvr.core.errors import RunError
 from ccvr.core.provenance import provenance
 from ccvr.core.results import Results
 from ccvr.core.run import RunFolder, write_atomically
+from ccvr.core.trust import require_trust
 from ccvr.experiment.engine import LocalEngine, OpenRun
 from ccvr.experiment.setup import prepare
 from ccvr.experiment.spec import Spec, read_spec
@@ -26,9 +27,14 @@ class FinishedRun(OpenRun):
     results: Results
 
 
-def open_finished_run(folder: RunFolder) -> FinishedRun:
-    """Load a finished run; data that changed since, or a lost checkpoint, is an error."""
-    spec, results = spec_of(folder), folder.read_results()
+def open_finished_run(folder: RunFolder, *, mending: bool = False) -> FinishedRun:
+    """Load a finished run; data that changed since, or a lost checkpoint, is an error.
+
+    So are heads that are not those of results.json, unless the caller is ``mending`` them.
+    """
+    spec, results = spec_of(folder), trusted_results(folder)
+    if not mending:
+        folder.require_unchanged(results)
     torch.set_num_threads(spec.threads)
     setup = prepare(spec)
     keep_partition(folder, setup.partition_bytes())
@@ -41,12 +47,19 @@ def open_finished_run(folder: RunFolder) -> FinishedRun:
     return FinishedRun(folder, setup, LocalEngine(setup), state.load_into(setup.fresh_model()), state, results)
 
 
+def trusted_results(folder: RunFolder) -> Results:
+    """The results of a run whose methods are about to be looked up; names of code need the folder's trust."""
+    results = folder.read_results()
+    require_trust({"calibrations": results["calibrations"]}, folder.results, folder.trust)
+    return results
+
+
 def spec_of(folder: RunFolder) -> Spec:
     """The spec of a run, begun or finished, with the step that its checkpoints were trained with.
 
     Runs of versions that knew no step were trained by torch.
     """
-    spec, checkpoints = read_spec(folder.spec), folder.checkpoints()
+    spec, checkpoints = read_spec(folder.spec, trust=folder.trust), folder.checkpoints()
     if spec.training.step != "auto" or not checkpoints:
         return spec
     by_kernels = trained_with(checkpoints[-1]).get("training.step") == "halide"

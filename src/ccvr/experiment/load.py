@@ -12,6 +12,7 @@ import torch
 from ccvr.core.errors import ModelError, RunError, UnknownName
 from ccvr.core.run import RunFolder
 from ccvr.core.schema import Count, mistyped
+from ccvr.core.trust import Trust, require_trust
 from ccvr.kernels.inputs import Inputs, from_tensors, tensors_of
 from ccvr.models.build import ModelSpec, build_model
 from ccvr.models.heads import HEAD_KINDS, Head
@@ -141,25 +142,43 @@ def model_bytes(model: SplitModel, head: Head, blueprint: Blueprint) -> bytes:
     )
 
 
-def load(run: str | Path, *, head: str | None = None) -> SplitModel:
+def load(run: str | Path, *, head: str | None = None, trust: bool = False) -> SplitModel:
     """The deployed model of a run, in eval mode: inputs as the data set has them [B, …] → scores [B, classes].
 
-    ``head`` takes another calibration's head by its label. ``class_names`` of the result names the classes.
+    Args:
+        run: the run folder.
+        head: the label of another calibration, whose head the model gets.
+        trust: import code that is not ours where the model names it, as ``package.module:name``. Importing runs it, so
+            only for runs whose author you trust.
+
+    Returns:
+        The model; its ``class_names`` name the classes.
+
+    Raises:
+        UntrustedCode: the model is built by code that is not ours, and ``trust`` is not given.
+        RunError: the folder is no run, is not finished or damaged, or has no such head.
     """
-    folder = RunFolder.open(Path(run))
+    return load_from(RunFolder.open(Path(run), trust=trust), head=head)
+
+
+def load_from(folder: RunFolder, *, head: str | None = None) -> SplitModel:
+    """The model of an open run folder, as ``load`` gives it."""
+    if folder.results.is_file():
+        folder.require_unchanged(folder.read_results())
     if not folder.model.is_file():
-        raise RunError(f"{run} has no model. Finish it with `ccvr resume {run}`.")
+        raise RunError(f"{folder.path} has no model. Finish it with `ccvr resume {folder.path}`.")
     if head is None:
-        return read_model(folder.model).eval()
+        return read_model(folder.model, trust=folder.trust).eval()
     if not folder.head(head).is_file():
         known = ", ".join(sorted(path.stem for path in folder.head("x").parent.glob("*.safetensors")))
-        raise RunError(f'{run} has no head "{head}". It has: {known}.')
-    return read_model(folder.model, read_head(folder.head(head))).eval()
+        raise RunError(f'{folder.path} has no head "{head}". It has: {known}.')
+    return read_model(folder.model, read_head(folder.head(head)), trust=folder.trust).eval()
 
 
-def read_model(path: Path, head: Head | None = None) -> SplitModel:
-    """The model in a file, under its own head or another one."""
+def read_model(path: Path, head: Head | None = None, *, trust: Trust = False) -> SplitModel:
+    """The model in a file, under its own head or another one; names of code that is not ours need ``trust``."""
     header, tensors = _read(path, MODEL_FORMAT)
+    require_trust({key: value for key, value in header.items() if key != "class_names"}, path, trust)
     with _understood(path):
         mark = "head."
         own = {key.removeprefix(mark): tensor for key, tensor in tensors.items() if key.startswith(mark)}

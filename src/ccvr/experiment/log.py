@@ -5,9 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ccvr.core.errors import SpecError
-from ccvr.core.run import RunFolder
+from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.events import Event, HeadScored, RoundDone, Started
 from ccvr.experiment.spec import Spec, read_spec
+from ccvr.report.runs import made_from
+
+FIGURES_OF = "made_from.txt"
+"""The file beside the logs that says of which files of the run the figures are."""
 
 
 def require_tensorboard(spec: Spec) -> None:
@@ -34,14 +38,18 @@ def logged(events: Iterator[Event], folder: RunFolder, spec: Spec) -> Iterator[E
 
 
 def log_figures(folder: RunFolder) -> None:
-    """The figures that a finished run has the data for, if it logs at all."""
-    spec = read_spec(folder.spec)
+    """The figures that a finished run has the data for, if it logs at all; once for the same files of the run."""
+    spec = read_spec(folder.spec, trust=folder.trust)
     if not spec.log.tensorboard:
+        return
+    shown, digest = folder.tensorboard / FIGURES_OF, made_from([folder]).encode()
+    if shown.is_file() and shown.read_bytes() == digest:
         return
     writer = _writer(folder)
     for tag, picture in _pictures().figures_of(folder.path):
         writer.add_image(tag, picture, spec.training.rounds, dataformats="HWC")
     writer.close()
+    write_atomically(shown, digest)
 
 
 def _log(writer: Any, event: Event, rounds: int) -> None:

@@ -23,7 +23,7 @@ from ccvr.data.batches import in_order
 from ccvr.experiment.calibrate import client_scores, own_mix_accuracy
 from ccvr.experiment.engine import OpenRun
 from ccvr.experiment.events import ClientScored, Events, Finished, Noted
-from ccvr.experiment.finished_run import FinishedRun, note_command, open_finished_run
+from ccvr.experiment.finished_run import FinishedRun, note_command, open_finished_run, trusted_results
 from ccvr.experiment.load import read_head
 from ccvr.experiment.personalisations import Labelled
 from ccvr.experiment.train import newest_state
@@ -180,7 +180,7 @@ def personalise_run(
         overwrite: replace what has the same label. Without it, what was made in the same way is left as it is.
     """
     with folder.locked():
-        results = folder.read_results()
+        results = trusted_results(folder)
         heads = {each: _head_of(folder, results, each, head) for each in methods}
         there = [each for each, label in heads.items() if not overwrite and _is_there(folder, results, each, label)]
         todo = {each: label for each, label in heads.items() if each not in there}

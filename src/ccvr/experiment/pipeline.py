@@ -19,8 +19,9 @@ from ccvr.experiment.absent_clients import absent_now
 from ccvr.experiment.calibrate import deploy, fit_all, score_trained
 from ccvr.experiment.engine import Engine, LocalEngine, OpenRun
 from ccvr.experiment.events import ClientsAbsent, Event, Events, Finished, HeadScored, Noted
-from ccvr.experiment.finished_run import keep_partition, note_command, open_finished_run, spec_of
+from ccvr.experiment.finished_run import keep_partition, note_command, open_finished_run, spec_of, trusted_results
 from ccvr.experiment.log import log_figures, logged, require_tensorboard
+from ccvr.experiment.mend import is_finished, is_same, mended
 from ccvr.experiment.personalise import score_own_models
 from ccvr.experiment.revise import require_revisable
 from ccvr.experiment.setup import Setup, prepare
@@ -80,15 +81,16 @@ def require_names(spec: Spec) -> None:
 def resume(folder: RunFolder, *, engine: EngineOf = engine_here) -> Events:
     """Bring a run to its end, from wherever it is."""
     with folder.locked():
-        if folder.results.is_file() and folder.model.is_file():
-            yield Finished(folder.read_results())
+        read_spec(folder.spec, trust=folder.trust)  # a run that names code of others is refused, finished or not
+        if is_finished(folder):
+            yield from mended(folder)
             return
         spec = spec_of(folder)
         torch.set_num_threads(spec.threads)
         require_tensorboard(spec)
         setup = _decided(prepare(spec))
         clients = engine(setup)
-        if setup.spec != read_spec(folder.spec):
+        if setup.spec != read_spec(folder.spec, trust=folder.trust):
             write_atomically(folder.spec, to_toml(setup.spec).encode())
         yield from _execute(spec, OpenRun(folder, setup, clients, setup.fresh_model()))
 
@@ -141,15 +143,25 @@ def _require_held_out(label: str, spec: Spec) -> None:
 def calibrate_again(
     folder: RunFolder, calibrations: Sequence[Calibration], *, overwrite: bool = False, chosen: str | None = None
 ) -> Events:
-    """Add calibrations to a finished run; ``chosen`` is deployed instead of what was."""
+    """Add calibrations to a finished run; ``chosen`` is deployed instead of what was.
+
+    What was made in the same way is there already, so the same call goes on after a kill.
+    """
     with folder.locked():
-        spec, results = read_spec(folder.spec), folder.read_results()
-        taken = [calibration.label for calibration in calibrations if calibration.label in results["accuracy"]]
-        if taken and not overwrite:
-            raise RunError(f'{folder.path} has "{taken[0]}" already. Use --overwrite, or --method METHOD,label=NAME.')
+        spec = read_spec(folder.spec, trust=folder.trust)
+        trusted_results(folder)
+        yield from (event for event in mended(folder) if not isinstance(event, Finished))
+        results = folder.read_results()
+        there = [] if overwrite else _already_there(folder, results, calibrations, spec.seed)
+        calibrations = [each for each in calibrations if each not in there]
         require_deployable(chosen or results["deployed"], _methods(results, calibrations))
         _require_held_out(chosen or "", spec)
         require_tensorboard(spec)
+        for each in there:
+            yield Noted(f"{each.label} is there already, made in the same way")
+        if not (calibrations or chosen not in (None, results["deployed"])):
+            yield Finished(results)
+            return
         run = open_finished_run(folder)
         note_command(folder, spec.seed, "calibrated")
         for event in logged(fit_all(results, calibrations, run), folder, spec):
@@ -159,6 +171,20 @@ def calibrate_again(
             yield from notes
         deploy(results, chosen or results["deployed"], run)
         yield Finished(results)
+
+
+def _already_there(
+    folder: RunFolder, results: Results, calibrations: Sequence[Calibration], seed: int
+) -> list[Calibration]:
+    """Calibrations that the run has, made in the same way; one of the same label, made in another way, is an error."""
+    there = [each for each in calibrations if each.label in results["accuracy"]]
+    for each in there:
+        if not is_same(each, results["calibrations"].get(each.label, {}), seed):
+            raise RunError(
+                f'{folder.path} has "{each.label}" already, made in another way. '
+                "Use --overwrite, or --method METHOD,label=NAME."
+            )
+    return there
 
 
 def _drop_own_models(results: Results, head: str) -> Iterator[Noted]:
@@ -179,5 +205,5 @@ def _methods(results: Results, calibrations: Sequence[Calibration]) -> dict[str,
 def run(spec: Spec, out: str | Path, *, overwrite: bool = False) -> Results:
     """Train and calibrate in one call; the run folder is ``out``, and what results.json says comes back."""
     events = list(start(spec, Path(out), overwrite=overwrite))
-    log_figures(RunFolder(Path(out)))
+    log_figures(RunFolder(Path(out), trust=True))
     return next(event.results for event in events if isinstance(event, Finished))

@@ -10,6 +10,7 @@ from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError, UnknownName
 from ccvr.core.methods import text_of
 from ccvr.core.tables import suggestion
+from ccvr.core.trust import Trust
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.experiment.spec import Spec, read_spec
 from ccvr.models.build import ModelSpec
@@ -87,13 +88,13 @@ def _paper_spec(column: Column, algorithm: str) -> Spec:
 PRESETS: dict[str, Spec] = {spec.name: spec for spec in (Spec(), *_paper_specs())}
 
 
-def find_spec(text: str) -> Spec:
-    """The spec that a preset's name or a TOML file's path stands for."""
+def find_spec(text: str, *, trust: Trust = False) -> Spec:
+    """The spec that a preset's name or a TOML file's path stands for; names of code in a file need ``trust``."""
     if text in PRESETS:
         return PRESETS[text]
     path = Path(text)
     if path.suffix == ".toml" or path.is_file():
         if not path.is_file():
             raise SpecError(f"{path} does not exist. Give a TOML file, or a preset that `ccvr run --help` lists.")
-        return read_spec(path)
+        return read_spec(path, trust=trust)
     raise UnknownName(f'no preset "{text}".{suggestion(text, PRESETS)}')

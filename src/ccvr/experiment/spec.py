@@ -12,12 +12,14 @@ import tomli_w
 from ccvr.algorithms.spec import TrainingSpec
 from ccvr.algorithms.table import canonical
 from ccvr.algorithms.table import upgraded as upgraded_training
+from ccvr.calibration.methods import shared_options
 from ccvr.calibration.methods import upgraded as upgraded_calibration
 from ccvr.calibration.spec import CalibrationSpec
 from ccvr.core.errors import SpecError
 from ccvr.core.fields import build, flat, plain, require_finite
 from ccvr.core.files import MAX_TOML, parse_toml, read_text
 from ccvr.core.machine import cores
+from ccvr.core.trust import REMEDY, Trust, require_trust
 from ccvr.data.spec import DataSpec, PartitionSpec
 from ccvr.models.build import ModelSpec
 
@@ -147,8 +149,17 @@ def to_toml(spec: Spec) -> str:
     return tomli_w.dumps(plain(spec))
 
 
-def from_mapping(mapping: Mapping[str, Any]) -> Spec:
-    """The spec in nested mappings, of this version or an older one."""
+def from_mapping(mapping: Mapping[str, Any], *, trust: Trust = False) -> Spec:
+    """The spec in nested mappings, of this version or an older one. What it names is not looked up.
+
+    Raises:
+        UntrustedCode: a spec of an old version gives options to calibrators of the user's own. To know which they take
+            these must be imported, and ``trust`` does not allow it.
+        SpecError: it is not a spec.
+    """
+    old = mapping.get("calibration")
+    if isinstance(old, Mapping) and shared_options(old):
+        require_trust({"calibration": old}, "spec", trust)
     sections = {"training": upgraded_training, "calibration": upgraded_calibration}
     return build(
         Spec,
@@ -156,18 +167,32 @@ def from_mapping(mapping: Mapping[str, Any]) -> Spec:
     )
 
 
-def from_toml(text: str, where: str = "spec") -> Spec:
+def from_toml(text: str, where: str = "spec", *, trust: Trust = False, remedy: str = REMEDY) -> Spec:
+    """The spec in a TOML text.
+
+    Args:
+        text: the content of a spec file.
+        where: the file, for errors.
+        trust: which names of code it may have (``package.module:name``): a spec is read to be run.
+        remedy: what the error about others asks for.
+
+    Raises:
+        UntrustedCode: it has another such name. Nothing was imported.
+        SpecError: it is not a spec.
+    """
     try:
-        return from_mapping(parse_toml(text))
+        content = parse_toml(text)
+        require_trust(content, where, trust, remedy=remedy)
+        return from_mapping(content, trust=trust)
     except ValueError as error:
         raise SpecError(f"{where} is not valid TOML: {error}.") from error
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
 
 
-def read_spec(path: Path) -> Spec:
+def read_spec(path: Path, *, trust: Trust = False) -> Spec:
     try:
         text = read_text(path, MAX_TOML)
     except (OSError, ValueError) as error:
         raise SpecError(f"{path} cannot be read ({error}). Give a TOML file, or a preset by name.") from error
-    return from_toml(text, str(path))
+    return from_toml(text, str(path), trust=trust)

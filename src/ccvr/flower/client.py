@@ -13,7 +13,7 @@ from torch import nn
 
 from ccvr.core.errors import CcvrError, FederationError
 from ccvr.flower.messages import ERROR, pack
-from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics, require_count
+from ccvr.flower.questions import SCORES, STATISTICS, answer_scores, answer_statistics, require_count, trusts_server
 from ccvr.statistics.collect import Batches
 
 HARMLESS = (arrays_size_mod, message_size_mod)
@@ -23,13 +23,14 @@ AROUND = make_ffn(lambda message, context: message, [message_size_mod]).__code__
 Load = Callable[[Context], tuple[nn.Module, Batches] | tuple[nn.Module, Batches, Batches]]
 
 
-def register(app: ClientApp, load: Load, *, min_count: int = 8, unprotected: bool = False) -> None:
+def register(app: ClientApp, load: Load, *, min_count: int = 8, unprotected: bool = False, trust: bool = False) -> None:
     """Let ``app`` answer ``ccvr.flower.calibrate``.
 
     ``load(context)`` gives a model, whose weights are replaced by the server's, batches (inputs, labels [B]) of this
     client's training data and, for a validation, batches that entered neither training nor statistics. Classes of fewer
     than ``min_count`` samples are withheld, of either, whatever the server asks for. ``unprotected`` lets answers go
     out although the app has mods that may protect its training, say by secure aggregation, and do not cover them.
+    ``trust`` lets the server name a kind of statistics that is not ours, as ``package.module:name``, which is imported.
     """
     require_count("min_count", min_count)
 
@@ -50,7 +51,7 @@ def register(app: ClientApp, load: Load, *, min_count: int = 8, unprotected: boo
     @answering
     def statistics(message: Message, context: Context) -> RecordDict:
         model, batches, _ = loaded(context)
-        return answer_statistics(model, batches, message.content, min_count=min_count)
+        return answer_statistics(model, batches, message.content, min_count=min_count, trust=trust or trusts_server())
 
     @app.query(SCORES)
     @answering

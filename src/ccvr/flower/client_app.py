@@ -25,11 +25,13 @@ from ccvr.flower.questions import (
     PERSONAL,
     SCORES,
     STATISTICS,
+    TRUST_REMEDY,
     answer_moments,
     answer_scores,
     answer_statistics,
     counts_answer,
     load_state,
+    trusts_server,
 )
 from ccvr.flower.results import result_bytes, sent_from_bytes
 from ccvr.models.scoring import class_counts
@@ -82,7 +84,7 @@ class Home:
 def _home(spec: str) -> Home:
     sys.path.append(os.getcwd())  # package.module:name may lie here; last, so that it shadows nothing
     keep_freed_memory()
-    setup = prepare(from_toml(spec))
+    setup = prepare(from_toml(spec, "the server's spec", trust=trusts_server(), remedy=TRUST_REMEDY))
     torch.set_num_threads(setup.spec.threads)
     return Home(setup, LocalEngine(setup).clients(), scratch_of(setup.fresh_model(), setup.spec.training))
 
@@ -120,7 +122,8 @@ def train(message: Message, context: Context) -> RecordDict:
 def statistics(message: Message, context: Context) -> RecordDict:
     home = home_of(message)
     own = home.setup.kept.shards[number_of(context)]
-    return answer_statistics(home.scratch.model, in_order(home.setup.dataset.train, own), message.content)
+    samples = in_order(home.setup.dataset.train, own)
+    return answer_statistics(home.scratch.model, samples, message.content, trust=trusts_server())
 
 
 @app.query(MOMENTS)

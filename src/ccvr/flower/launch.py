@@ -24,6 +24,7 @@ import tomli_w
 from ccvr.core.errors import CcvrError, FederationError, SpecError
 from ccvr.core.run import RunFolder
 from ccvr.core.terminal import say
+from ccvr.core.trust import Trust
 from ccvr.experiment.events import Event, Events, Finished
 from ccvr.experiment.pipeline import require_names
 from ccvr.experiment.spec import Spec, to_toml
@@ -59,8 +60,12 @@ class Link:
     """Whether this process started the SuperLink and ends it, with all that it runs."""
 
 
-def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False) -> Events:
-    """The events of a run on Flower; ``out`` is its folder, on the machine where the SuperLink is."""
+def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = False, trust: Trust = False) -> Events:
+    """The events of a run on Flower; ``out`` is its folder, on the machine where the SuperLink is.
+
+    Code that the spec names is imported by the server and by clients that are simulated here. On other machines each
+    client decides (docs/flower.md). A run that is resumed is read there; ``trust`` is about the code that it names.
+    """
     require_names(spec)
     spec, token = replace(spec, data=spec.data.anchored()), f"ccvr-{secrets.token_hex(8)}"
     config = {
@@ -68,6 +73,7 @@ def launch(spec: Spec, out: Path, *, overwrite: bool = False, resume: bool = Fal
         "out": str(out.expanduser().absolute()),
         "overwrite": overwrite,
         "resume": resume,
+        "trust": trust is True,
         "events": token,
         "command": json.dumps([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
@@ -116,7 +122,7 @@ def simulation(num_clients: int, processes: int) -> Iterator[Link]:
     """Start a SuperLink on this machine that simulates clients; it ends with the block, and so do all its processes."""
     parent = None if len(tempfile.gettempdir()) <= MAX_LETTERS else "/tmp"
     with tempfile.TemporaryDirectory(prefix="ccvr-", dir=parent, ignore_cleanup_errors=True) as home:
-        environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home)
+        environment = _environment(FLWR_HOME=home, RAY_TMPDIR=home, CCVR_TRUST="1")  # clients of our own spec
         environment.pop("RAY_ADDRESS", None)  # of a Ray that is not ours
         port = free_port()
         settings = {"superlink": {"ccvr": {"address": f"127.0.0.1:{port}", "insecure": True}}}

@@ -1,5 +1,6 @@
 """What a server asks about a model, and what a client answers: class statistics, and scores of candidate heads."""
 
+import os
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from ccvr.calibration.select import require_valid_counts
 from ccvr.core.errors import FederationError, ModelError, SpecError
+from ccvr.core.trust import require_trust
 from ccvr.experiment.load import head_bytes, head_from_bytes
 from ccvr.flower.federation import Federation
 from ccvr.flower.messages import BLOBS, blob_of, pack, setting_of
@@ -37,6 +39,9 @@ Owned = Mapping[int, Tensor]
 """By client, the most samples of each class that it can have, [C]: by the partition, or by the user's limit."""
 OWN = "own"
 """The name of a client's own model among its counts."""
+TRUST_REMEDY = (
+    "If this machine trusts the server, start its SuperNode with CCVR_TRUST=1, or its app with register(…, trust=True)"
+)
 STATE, COUNTS, SUMS = "ccvr-state/1", "ccvr-counts/1", "ccvr-moments/1"
 """Formats of bytes."""
 
@@ -130,14 +135,25 @@ def _require_owned(count: Tensor, owned: Tensor) -> None:
         )
 
 
-def answer_statistics(model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0) -> RecordDict:
-    """A client's statistics of the server's model; it withholds what its own ``min_count`` or the server's says."""
+def trusts_server() -> bool:
+    """Whether this machine imports code that is not ours where a server names it."""
+    return os.environ.get("CCVR_TRUST") == "1"
+
+
+def answer_statistics(
+    model: nn.Module, batches: Batches, content: RecordDict, *, min_count: int = 0, trust: bool = False
+) -> RecordDict:
+    """A client's statistics of the server's model; it withholds what its own ``min_count`` or the server's says.
+
+    A kind of statistics that is not ours is imported only with ``trust``.
+    """
     load_state(model, blob_of(content, "state"))
     samples = iter(batches)
     first = next(samples, None)
     if first is None:
         return pack({}, empty=True)
     request = Request.from_bytes(blob_of(content, "request"))
+    require_trust({"kind": request.kind}, "the server's question", trust, remedy=TRUST_REMEDY)
     statistics = collect_request(
         model,
         chain([first], samples),

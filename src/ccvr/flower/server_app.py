@@ -24,7 +24,7 @@ from ccvr.experiment.spec import Spec, from_toml
 from ccvr.flower.engine import FlowerEngine
 from ccvr.flower.log_protocol import MARK, as_json, in_words
 
-OWN = ("spec", "out", "overwrite", "resume", "events", "command")
+OWN = ("spec", "out", "overwrite", "resume", "trust", "events", "command")
 """Keys of the run's configuration; all others are fields of the spec."""
 
 app = ServerApp()
@@ -51,7 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 
     try:
         if flag_of(config, "resume"):
-            events = resume(RunFolder.open(path), engine=engine)
+            events = resume(RunFolder.open(path, trust=trust_of(config)), engine=engine)
         else:
             spec = spec_of(config)
             if not simulated and spec.training.step == "auto":  # clients on other machines may not have the kernels
@@ -71,10 +71,18 @@ def flag_of(config: Mapping[str, Any], name: str) -> bool:
     return bool(config[name])
 
 
+def trust_of(config: Mapping[str, Any]) -> bool:
+    """Whether files on this machine may name code that is not ours."""
+    return "trust" in config and flag_of(config, "trust")
+
+
 def spec_of(config: Mapping[str, Any]) -> Spec:
-    """The spec that a run's configuration says: a preset, or a spec as TOML, with single fields changed."""
+    """The spec that a run's configuration says: a preset, or a spec as TOML, with single fields changed.
+
+    The configuration is the wish of the user who starts the run, and so is the code that it names.
+    """
     text = str(config["spec"])
-    fields = plain(from_toml(text) if "=" in text else find_spec(text))
+    fields = plain(from_toml(text, trust=True) if "=" in text else find_spec(text, trust=trust_of(config)))
     for name, value in config.items():
         if name not in OWN and value != "":
             *sections, last = name.replace("-", "_").split(".")

@@ -1,17 +1,21 @@
 """Analyses of a finished run, kept in it."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ccvr.core.arrays import arrays_to_bytes, read_arrays
+from ccvr.core.arrays import arrays_to_bytes, read_about, read_arrays
 from ccvr.core.errors import AnalysisError, CcvrError
+from ccvr.core.files import sha256
+from ccvr.core.results import Results
 from ccvr.core.run import RunFolder, write_atomically
 from ccvr.experiment.finished_run import open_finished_run
 from ccvr.inspection.analyses import ANALYSES, OF_HEADS, Analysis, AnalysisResult, Subject
 
 AGAINST = "cka-against"
 POINTS = 3_000
+MADE_FROM = "made_from"
 
 
 @dataclass(frozen=True)
@@ -63,21 +67,43 @@ def analyze(
 
 def refresh(folder: RunFolder, *, new: bool) -> Iterator[AnalysisEvent]:
     """Once a run has other heads: what it has of the analyses of heads, made again; if ``new``, also those that it has
-    not and that take a moment.
+    not and that take a moment. An analysis says which heads it was made from, so a kill before it leaves none behind.
     """
-    quick = {"confusion", "norms", *(["separability"] if folder.statistics("full").is_file() else [])} if new else ()
-    wanted = {name: find for name, find in OF_HEADS.items() if folder.analysis(name).is_file() or name in quick}
+    quick = {"confusion", "norms", *(["separability"] if folder.statistics("full").is_file() else [])} if new else set()
+    there = {name for name in OF_HEADS if folder.analysis(name).is_file()}
+    again = (quick - there) | {name for name in there if not _is_current(folder, name, unknown=False)}
+    wanted = {name: find for name, find in OF_HEADS.items() if name in again}
     if wanted:
         yield from _each(folder, wanted, POINTS)
+
+
+def is_stale(folder: RunFolder) -> bool:
+    """Whether a run has an analysis that says that it was made from other heads."""
+    return not all(_is_current(folder, name, unknown=True) for name in OF_HEADS if folder.analysis(name).is_file())
+
+
+def _is_current(folder: RunFolder, name: str, *, unknown: bool) -> bool:
+    """Whether an analysis was made from the heads that the run has; ``unknown`` is of files that do not say."""
+    made_from = read_about(folder.analysis(name)).get(MADE_FROM)
+    return unknown if made_from is None else made_from == heads_digest(folder, folder.read_results())
+
+
+def heads_digest(folder: RunFolder, results: Results) -> str:
+    """What analyses of heads are made from, in short: the heads, and which of them is deployed."""
+    heads = {
+        label: sha256(path.read_bytes()) for label in results["accuracy"] if (path := folder.head(label)).is_file()
+    }
+    return sha256(json.dumps([results["deployed"], heads], sort_keys=True).encode())
 
 
 def _each(folder: RunFolder, wanted: Mapping[str, Analysis], points: int) -> Iterator[AnalysisEvent]:
     with folder.locked():
         subject = Subject(open_finished_run(folder), points)
+        made_from = heads_digest(folder, subject.run.results)
         for name, find in wanted.items():
             started = time.perf_counter()
             try:
-                outcome: AnalysisEvent = _kept(folder, name, find(subject), started)
+                outcome: AnalysisEvent = _kept(folder, name, find(subject), started, made_from)
             except CcvrError as error:
                 outcome = Failed(name, error)
             yield outcome
@@ -100,7 +126,8 @@ def _beside(folder: RunFolder, against: RunFolder, points: int) -> AnalysisEvent
         return Failed(AGAINST, error)
 
 
-def _kept(folder: RunFolder, name: str, found: AnalysisResult, started: float) -> Analyzed:
+def _kept(folder: RunFolder, name: str, found: AnalysisResult, started: float, made_from: str = "") -> Analyzed:
     again = "See to its disk and permissions, then `ccvr analyze` the run again"
-    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, found.about), remedy=again)
+    about = {**found.about, **({MADE_FROM: made_from} if name in OF_HEADS else {})}
+    write_atomically(folder.analysis(name), arrays_to_bytes(found.arrays, about), remedy=again)
     return Analyzed(name, found.headline, time.perf_counter() - started)

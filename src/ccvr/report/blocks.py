@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ccvr.core.results import UNCALIBRATED, shared_line
+from ccvr.core.results import UNCALIBRATED, personal_rows, shared_line
+from ccvr.core.trust import code_names
 from ccvr.report.figure_set import Drawn
 from ccvr.report.groups import Group, Score, Spread
 from ccvr.report.markup import DASH, as_name, as_setting, as_text, headline_number, spread_cell
@@ -131,6 +132,21 @@ def own_models(groups: Sequence[Group]) -> str:
             "Accuracy of the clients' own models",
         )
     )
+
+
+def own_code(runs: Sequence[RunFiles]) -> str:
+    """A line that names the code that is not ours and made the numbers; nothing where there is none."""
+    found = [name for run in runs for _, name in code_names([run.spec, *_rows(run)])]
+    if not found:
+        return ""
+    names = ", ".join(f"<code>{as_text(name)}</code>" for name in dict.fromkeys(found))
+    return f'<p id="own-code">These numbers come from code that is not part of ccvr: {names}.</p>'
+
+
+def _rows(run: RunFiles) -> list[Any]:
+    """What results.json says about methods."""
+    own = [[row["method"], row["options"]] for row in personal_rows(run.results).values()]
+    return [*run.results["calibrations"].values(), *own]
 
 
 def scrolling(table: str, rows: int, what: str) -> str:

@@ -4,12 +4,14 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
+from pathlib import Path
 
-from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, own_models, section, what_was_run
+from ccvr.core.run import RunFolder
+from ccvr.report.blocks import accuracies, card, contents, how_to_repeat, own_code, own_models, section, what_was_run
 from ccvr.report.figure_set import Drawn, inlined
 from ccvr.report.groups import group
 from ccvr.report.markup import as_text
-from ccvr.report.runs import RunFiles
+from ccvr.report.runs import RunFiles, made_from
 
 
 def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
@@ -25,6 +27,7 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             '<p class="faint">Test accuracy of a federated classifier, before and after its head was calibrated '
             f"(CCVR). {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {len(drawn)} figures.</p></header>",
             '<main id="main" tabindex="-1">',
+            own_code(runs),
             f'<div class="cards">{"".join(map(card, groups))}</div>',
             contents(drawn, sections),
             accuracies(groups),
@@ -35,11 +38,27 @@ def page(runs: Sequence[RunFiles], drawn: Sequence[Drawn]) -> str:
             "</main>",
         ]
     )
-    return document(title, body)
+    return document(title, body, mark([each.folder for each in runs]))
 
 
-def document(title: str, body: str) -> str:
-    """A page around its body, with its style and script in itself and a policy that forbids all requests."""
+def mark(runs: Sequence[RunFolder]) -> str:
+    """What a page says in its head about the files that it was made from."""
+    return f'<meta name="made-from" content="{made_from(runs)}">'
+
+
+def is_current(path: Path, run: RunFolder) -> bool:
+    """Whether the page at a path was made from the files that the run has now."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return mark([run]).encode() in file.read(4096)
+
+
+def document(title: str, body: str, more: str = "") -> str:
+    """A page around its body, with its style and script in itself and a policy that forbids all requests.
+
+    ``more`` stands in its head.
+    """
     style, script = _part("page.css"), _part("page.js")
     policy = (
         f"default-src 'none'; img-src data:; style-src-elem {_hash(style)}; style-src-attr 'unsafe-inline'; "
@@ -50,6 +69,7 @@ def document(title: str, body: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n<link rel="icon" href="data:,">\n'
+        f"{more}\n"
         f"<title>{as_text(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n{body}\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )

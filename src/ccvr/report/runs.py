@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict
 from ccvr.core.arrays import Array, load_arrays, read_arrays
 from ccvr.core.errors import RunError
 from ccvr.core.fields import flat
-from ccvr.core.files import MAX_TOML, parse_toml, read_text
+from ccvr.core.files import MAX_TOML, digest_of, parse_toml, read_text, sha256
 from ccvr.core.results import UNCALIBRATED, Results
 from ccvr.core.run import RunFolder
 from ccvr.core.schema import Count, Real, mistyped
@@ -138,6 +138,15 @@ class RunFiles:
         kind = self.setting("partition.kind", "?")
         owners = f"{kind} {self.setting('partition.alpha')}" if kind == "dirichlet" else str(kind)
         return f"{self.setting('data.name', '?')}, {owners}, {self.algorithm}"
+
+
+def made_from(runs: Sequence[RunFolder]) -> str:
+    """What a page about runs is made from, in short: a digest over the files that it reads."""
+    files = []
+    for folder in runs:
+        own = [folder.spec, folder.results, folder.rounds, folder.provenance, folder.partition]
+        files += [*own, *sorted((folder.path / "analysis").glob("[!.]*.safetensors"))]
+    return sha256("\n".join(f"{path.name} {digest_of(path)}" for path in files).encode())
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunFiles]:

@@ -60,7 +60,7 @@ def record_bytes(run: RunFiles, *, scale: str) -> bytes:
         "spec": {**run.spec, "data": data},
         "label_counts": None if run.label_counts is None else run.label_counts.tolist(),
         "rounds": _rounded([_round(each, whole=each in (run.rounds[0], run.rounds[-1])) for each in run.rounds]),
-        "results": run.results,
+        "results": {key: value for key, value in run.results.items() if key != "files"},
         "analyses": {name: _analysis(run.analyses[name]) for name in KEPT_ANALYSES if name in run.analyses},
     }
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ccvr.core.errors import CcvrError, SpecError
+from ccvr.core.errors import CcvrError, SpecError, UntrustedCode
 from ccvr.core.run import RunFolder
+from ccvr.core.trust import Trust
 from ccvr.experiment.spec import Spec, from_mapping, read_spec
 from ccvr.report.runs import RunFiles
 from ccvr.reproduction.cells import Cell, Scale, identity, scale_of
@@ -44,17 +45,17 @@ class Unusable:
     reason: str
 
 
-def runs_below(out: Path) -> Iterator[tuple[RunFolder, Spec] | Unusable]:
-    """Every run below a folder, finished or not."""
+def runs_below(out: Path, *, trust: Trust = False) -> Iterator[tuple[RunFolder, Spec] | Unusable]:
+    """Every run below a folder, finished or not; those that name code that may not be imported are unusable."""
     for path in sorted(out.rglob("spec.toml")):
         try:
-            yield RunFolder(path.parent), read_spec(path)
-        except SpecError as error:
+            yield RunFolder(path.parent, trust), read_spec(path, trust=trust)
+        except (SpecError, UntrustedCode) as error:
             yield Unusable(str(error))
 
 
-def _finished(out: Path) -> Iterator[Trained | Unusable]:
-    for found in runs_below(out):
+def _finished(out: Path, trust: Trust) -> Iterator[Trained | Unusable]:
+    for found in runs_below(out, trust=trust):
         if isinstance(found, Unusable):
             yield found
         elif found[0].results.is_file():
@@ -101,9 +102,9 @@ class RunIndex:
             self.unusable.append(f"{paths[1]} is another training of the spec of {paths[0]}, which counts.")
 
     @classmethod
-    def read(cls, out: Path | None, results: Path | None) -> "RunIndex":
+    def read(cls, out: Path | None, results: Path | None, *, trust: Trust = False) -> "RunIndex":
         """Run folders below ``out`` first, then records below ``results``; without one of them the other alone."""
-        return cls([*(_finished(out) if out else ()), *(_recorded(results) if results else ())])
+        return cls([*(_finished(out, trust) if out else ()), *(_recorded(results) if results else ())])
 
     def __iter__(self) -> Iterator[Trained]:
         return iter(self._by_key.values())

@@ -1,5 +1,6 @@
 """What is missing of some tables and figures, and how it is made: cell by cell, the cheapest first."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ from ccvr.core.errors import CcvrError, DataError, RunError, SpecError, UsageErr
 from ccvr.core.results import UNCALIBRATED
 from ccvr.core.run import RunFolder
 from ccvr.core.tables import suggestion
+from ccvr.core.trust import Trust
 from ccvr.data.catalogue import is_here
 from ccvr.experiment.events import HeadScored, RoundDone
 from ccvr.experiment.pipeline import calibrate_again
 from ccvr.experiment.run_or_resume import run_or_resume, settle
 from ccvr.experiment.spec import Spec
-from ccvr.inspection.analyze import Failed, analyze
+from ccvr.inspection.analyze import Failed, analyze, is_stale, refresh
 from ccvr.reproduction.cells import CELLS, Cell, Scale, scale_of
 from ccvr.reproduction.heads import HeadName, calibration_of, find_label
 from ccvr.reproduction.items import ITEMS, Item
@@ -51,6 +53,11 @@ class Job:
     def is_started(self) -> bool:
         return self.folder.spec.is_file() and not self.blocked
 
+    @property
+    def _is_whole(self) -> bool:
+        is_made = self.is_trained and not self.missing_heads() and not self.missing_analyses()
+        return is_made and not (self.analyses and is_stale(self.folder))
+
     def missing_heads(self) -> list[HeadName]:
         """Heads that a trained cell lacks."""
         results = self.folder.read_results()
@@ -62,7 +69,7 @@ class Job:
     @property
     def is_done(self) -> bool:
         try:
-            return self.is_trained and not self.missing_heads() and not self.missing_analyses()
+            return self._is_whole
         except RunError:
             return False  # damaged: the error is reported when the job runs
 
@@ -99,13 +106,19 @@ Turn = tuple[Scale, int]
 
 
 def jobs_of(
-    items: Sequence[Item], cells: Sequence[str], turns: Sequence[Turn], out: Path, change: Callable[[Spec], Spec]
+    items: Sequence[Item],
+    cells: Sequence[str],
+    turns: Sequence[Turn],
+    out: Path,
+    change: Callable[[Spec], Spec],
+    *,
+    trust: Trust = False,
 ) -> list[Job]:
     """What the items need of these cells at every scale and seed.
 
     ``change`` sets what decides no result: where data lies, how many workers.
     """
-    there = _runs_below(out)
+    there = _runs_below(out, trust)
     trained = [item for item in items if item.trains]
     jobs = []
     for scale, seed in turns:
@@ -116,7 +129,7 @@ def jobs_of(
             cell = CELLS[name]
             spec = cell.at(scale, seed)
             found = there.get(key_of(spec))
-            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}")
+            folder = found[0] if found else RunFolder(out / scale.folder / f"{name}-s{seed}", trust)
             heads = dict.fromkeys(head for item in using for head in item.heads(name) if head != UNCALIBRATED)
             analyses = dict.fromkeys(each for item in using for each in item.analyses)
             jobs.append(
@@ -132,16 +145,16 @@ def jobs_of(
     return jobs
 
 
-def turns_below(out: Path, scale: Scale | None) -> list[Turn]:
+def turns_below(out: Path, scale: Scale | None, *, trust: Trust = False) -> list[Turn]:
     """Scales and seeds of the runs below a folder; of one scale, or of all."""
-    found = {(each, seed) for _, each, seed in _runs_below(out)}
+    found = {(each, seed) for _, each, seed in _runs_below(out, trust)}
     return sorted(turn for turn in found if scale in (None, turn[0]))
 
 
-def _runs_below(out: Path) -> dict[Key, tuple[RunFolder, Spec]]:
+def _runs_below(out: Path, trust: Trust) -> dict[Key, tuple[RunFolder, Spec]]:
     """Runs by what they train; finished ones before others. What is no run is passed by: ``RunIndex`` names it."""
     found: dict[Key, tuple[RunFolder, Spec]] = {}
-    runs = [each for each in runs_below(out) if not isinstance(each, Unusable)]
+    runs = [each for each in runs_below(out, trust=trust) if not isinstance(each, Unusable)]
     for folder, spec in sorted(runs, key=lambda run: not run[0].results.is_file()):
         found.setdefault(key_of(spec), (folder, spec))
     return found
@@ -174,11 +187,11 @@ def _steps(job: Job) -> Iterator[tuple[Any, bool]]:
     if job.is_trained:
         settle(job.folder, job.spec)
     else:
-        for event in run_or_resume(job.spec, job.folder.path):
+        for event in run_or_resume(job.spec, job.folder.path, trust=job.folder.trust):
             yield event, isinstance(event, RoundDone) and event.round < event.rounds
     yield from _calibrations(job)
     names = job.missing_analyses()
-    for done in analyze(job.folder, names) if names else ():
+    for done in itertools.chain(refresh(job.folder, new=False), analyze(job.folder, names) if names else ()):
         yield JobFailed(job, done.error) if isinstance(done, Failed) else done, True
 
 
