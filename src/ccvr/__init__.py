@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ccvr.experiment.spec import Spec
     from ccvr.models.random_features import Projection
     from ccvr.models.scoring import ClassCounts, score
+    from ccvr.privacy import secure
     from ccvr.statistics.collect import collect, random_features, statistics_of
     from ccvr.statistics.merge import merge
     from ccvr.statistics.moments import ClassStatistics
@@ -38,6 +39,7 @@ _HOMES = {
     "random_features": "ccvr.statistics.collect",
     "run": "ccvr.experiment.pipeline",
     "score": "ccvr.models.scoring",
+    "secure": "ccvr.privacy.secure",
     "select": "ccvr.calibration.select",
     "statistics_of": "ccvr.statistics.collect",
 }
@@ -59,6 +61,7 @@ __all__ = [
     "random_features",
     "run",
     "score",
+    "secure",
     "select",
     "statistics_of",
 ]
@@ -70,7 +73,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("ccvr.core.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'ccvr' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    return home if home.__name__.endswith(f".{name}") and not hasattr(home, name) else getattr(home, name)
 
 
 def __dir__() -> list[str]:

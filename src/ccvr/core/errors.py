@@ -10,6 +10,7 @@ CcvrError
 ├── ModelError          a model that does not fit the images, or whose head cannot be found
 ├── TrainingError       a training that went wrong: diverged, nothing to average
 ├── StatisticsError     statistics that do not belong together or hold too little
+│   └── SecureAggregationError  a masked sum that cannot be had, a message that does not follow the protocol
 ├── CalibrationError    a calibration that cannot be done with what there is
 ├── AnalysisError       an analysis that cannot be done with what there is
 ├── FederationError     clients that are not there or do not answer, a federation that is not reached
@@ -95,6 +96,10 @@ class TrainingError(CcvrError):
 
 
 class StatisticsError(CcvrError):
+    pass
+
+
+class SecureAggregationError(StatisticsError):
     pass
 
 

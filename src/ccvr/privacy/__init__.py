@@ -1,0 +1,1 @@
+"""Statistics of single clients stay hidden: secure aggregation."""
