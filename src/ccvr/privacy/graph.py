@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf, lgamma, log
 
+import numpy as np
+
 from ccvr.core.errors import SecureAggregationError
 
 SMALL = 32
@@ -97,8 +99,9 @@ def _row_of_bad(num_clients: int, bad: int, length: int) -> float:
 
 
 def circle_of(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
-    """The clients in the order of SHA-256(seed ‖ client), which is the same on every machine."""
-    return tuple(sorted(clients, key=lambda client: hashlib.sha256(seed + client.to_bytes(4, "big")).digest()))
+    """The clients, in order of their index, rearranged by 8 bytes of SHAKE-256(seed) each: alike on every machine."""
+    numbers = np.frombuffer(hashlib.shake_256(seed).digest(8 * len(clients)), ">u8")
+    return tuple(clients[place] for place in np.argsort(numbers, kind="stable").tolist())
 
 
 def neighbourhood_of(circle: Sequence[int], place: int, size: int) -> tuple[int, ...]:

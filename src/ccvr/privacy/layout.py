@@ -105,7 +105,8 @@ def from_vector(vector: Vector, like: ClassStatistics, settings: Settings, num_c
     """
     c, d, kind = like.num_classes, like.num_features, find_kind(like.kind)
     count, clients, withheld, total, second = np.split(vector.view(np.int64), np.cumsum([c, c, 1, c * d]))
-    parts = ((count, settings.counts), (total, settings.totals), (second, settings.seconds))
+    whole = np.concatenate([count, clients, withheld])
+    parts = ((whole, settings.counts), (total, settings.totals), (second, settings.seconds))
     possible = all(_within(part, num_clients * fixed.limit) for part, fixed in parts)
     signs = kind.exact and (count.min() < 0 or (clients > count).any())
     if not possible or signs or clients.min() < 0 or clients.max() > num_clients or withheld[0] < 0:

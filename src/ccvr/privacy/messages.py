@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,8 +76,7 @@ def require_settings(header: Header, settings: Settings, sender: str) -> None:
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PublicKeys:
+class PublicKeys(NamedTuple):
     """One client's public keys: for what it seals for its neighbours, and for the masks that it shares with them."""
 
     sealing: bytes
