@@ -255,7 +255,7 @@ def test_calls_in_a_wrong_order_are_refused(call):
         getattr(server, call)()
 
 
-@pytest.mark.parametrize("index", [-1, 3])
+@pytest.mark.parametrize("index", [-1, 3, 1.0, True])
 def test_a_client_that_there_cannot_be_is_refused(index):
     with pytest.raises(SecureAggregationError, match=f"client {index} is not one of 3"):
         secure.Client(settings(3), index, part(0))

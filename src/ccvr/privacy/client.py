@@ -60,8 +60,8 @@ class Client:
     def __init__(
         self, settings: Settings, index: int, statistics: ClassStatistics, *, entropy: Entropy = secrets.token_bytes
     ) -> None:
-        if not 0 <= index < settings.num_clients:
-            raise SecureAggregationError(f"client {index} is not one of {settings.num_clients}. Count from 0.")
+        if type(index) is not int or not 0 <= index < settings.num_clients:
+            raise SecureAggregationError(f"client {index!r} is not one of {settings.num_clients}. Count from 0.")
         self.settings, self.index = settings, index
         encoded = layout.to_vector(statistics, settings)
         self.clipped = encoded.clipped
