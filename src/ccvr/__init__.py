@@ -39,10 +39,11 @@ _HOMES = {
     "random_features": "ccvr.statistics.collect",
     "run": "ccvr.experiment.pipeline",
     "score": "ccvr.models.scoring",
-    "secure": "ccvr.privacy.secure",
     "select": "ccvr.calibration.select",
     "statistics_of": "ccvr.statistics.collect",
 }
+
+_MODULES = {"errors": "ccvr.core.errors", "secure": "ccvr.privacy.secure"}
 
 __all__ = [
     "CcvrError",
@@ -69,12 +70,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Resolve a public name when it is first used, so that `import ccvr` loads nothing."""
-    if name == "errors":
-        return importlib.import_module("ccvr.core.errors")
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'ccvr' has no attribute {name!r}")
-    home = importlib.import_module(_HOMES[name])
-    return home if home.__name__.endswith(f".{name}") and not hasattr(home, name) else getattr(home, name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
