@@ -114,7 +114,7 @@ def from_vector(vector: Vector, like: ClassStatistics, settings: Settings, num_c
             "the sum holds numbers that no such clients have: some masks do not cancel. "
             "A client or the server did not follow the protocol. Begin again without it."
         )
-    return ClassStatistics(
+    return ClassStatistics.of_sums(
         like.kind,
         like.source,
         torch.from_numpy(count.copy()),
