@@ -328,7 +328,8 @@ def test_a_head_that_is_not_there_is_refused():
 
 def test_another_number_of_classes_is_refused():
     model = network()
-    statistics = collected(model, vectors(), num_classes=C + 1)
+    source = collected(model, vectors()).source
+    statistics = ccvr.statistics_of(torch.randn(50, 16), torch.arange(50) % (C + 1), C + 1, source=source)
     message = refusal(CalibrationError, model, statistics, "lda")
     assert message == f'the statistics are of {C + 1} classes; the head "4" does not score as many.'
 

@@ -101,28 +101,28 @@ def test_every_command(kind, home, capsys):
 
     dataset = load(KINDS[kind][1])
     for head, accuracy in results["accuracy"].items():
-        counts = ccvr.score(ccvr.load(path, head=head), in_order(dataset.test), dataset.num_classes)
+        counts = ccvr.score(ccvr.load(path, head=head, trust=True), in_order(dataset.test), dataset.num_classes)
         assert round(counts.accuracy, 4) == accuracy, "a loaded model scores the same"
 
     shutil.copytree(path, copied)
     for gone in (copied / "results.json", copied / "model.safetensors", RunFolder(copied).checkpoints()[-1]):
         gone.unlink()
     shutil.rmtree(copied / "heads")
-    resume.command([str(copied), "--no-report"])
+    resume.command([str(copied), "--no-report", "--trust"])
     for file in ("model.safetensors", "heads/ccvr.safetensors", "heads/lda.safetensors"):
         assert (copied / file).read_bytes() == (path / file).read_bytes(), "a resumed run ends in the same bits"
 
-    calibrate.command([str(path), "--method", "ridge", "--deploy", "ridge"])
+    calibrate.command([str(path), "--trust", "--method", "ridge", "--deploy", "ridge"])
     results = json.loads((path / "results.json").read_text())
     capsys.readouterr()
-    evaluate.command([str(path), "--quiet"])
+    evaluate.command([str(path), "--quiet", "--trust"])
     assert float(capsys.readouterr().out) == results["accuracy"]["ridge"]
     show.command([str(path)])
     assert "ridge *" in capsys.readouterr().out
-    analyze.command([str(path), "--only", "confusion", "cka", "separability"])
+    analyze.command([str(path), "--trust", "--only", "confusion", "cka", "separability"])
     assert "mean CKA" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        analyze.command([str(path), "--only", "inversion"])
+        analyze.command([str(path), "--trust", "--only", "inversion"])
     assert "inversion reconstructs images, and the inputs of this run are others" in capsys.readouterr().err
     if kind == "vectors":  # a page is made from run files alone, which are the same for all
         report.command([str(path)])
@@ -143,7 +143,7 @@ def test_a_model_whose_code_is_not_here_is_not_damaged(home, monkeypatch):
     with pytest.raises(
         CcvrError, match=r"needs code that is not here: .*own_samples.* Start from the folder that holds"
     ):
-        ccvr.load(home / "run")
+        ccvr.load(home / "run", trust=True)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from ccvr.training.checkpoint import read_checkpoint
 from tests.flower.loopback import Loopback
 from tests.flower.small import overflowing
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("trusted")]
 
 ABSENT = "there is not one SuperNode that says it is this client"
 TINY = Spec(
@@ -281,7 +281,9 @@ def stopped_run(path, is_moment):
 def test_personal_scores_outlive_the_states_of_the_clients(tmp_path):
     spec = stopped_run(tmp_path / "run", lambda event: "each client's own model" in getattr(event, "text", ""))
     again = Loopback(client_app, 3)
-    *_, finished = resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup))
+    *_, finished = resume(
+        RunFolder(tmp_path / "run", trust=True), engine=lambda setup: FlowerEngine.connect(again, setup)
+    )
     here = run(spec, tmp_path / "here")
     assert finished.results["personal"] == here["personal"]
     assert files_of(tmp_path / "run") == [each for each in files_of(tmp_path / "here") if "memories" not in each]
@@ -291,7 +293,7 @@ def test_a_run_that_ended_before_its_personal_scores_says_why_it_has_none(tmp_pa
     stopped_run(tmp_path / "run", lambda event: isinstance(event, RoundDone))
     again = Loopback(client_app, 3)
     with pytest.raises(FederationError) as error:
-        list(resume(RunFolder(tmp_path / "run"), engine=lambda setup: FlowerEngine.connect(again, setup)))
+        list(resume(RunFolder(tmp_path / "run", trust=True), engine=lambda setup: FlowerEngine.connect(again, setup)))
     assert "0 of 3 clients answered the query for personal scores" in str(error.value)
     assert "client 0 has no state of round 1: Flower keeps it as long as its own run lasts" in str(error.value)
     assert "\n" not in str(error.value)
@@ -431,12 +433,14 @@ def test_a_client_at_the_edge_of_what_is_read_does_not_end_the_run(tmp_path):
 
     class Edge(FlowerEngine):
         def statistics(self, model, request):
-            yield replace(honest, total=honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e9))
+            total = honest.count.unsqueeze(1) * torch.full_like(honest.total, 1.0001e6)
+            counts = (honest.clients, honest.withheld)
+            yield ClassStatistics.of_sums(honest.kind, honest.source, honest.count, total, honest.second, *counts)
 
     found = StatisticsCache(OpenRun(RunFolder(tmp_path), setup, Edge(setup, engine.federation, True), model)).merged(
         request
     )
-    assert found.mean[honest.count > 0].min() > 1e9
+    assert found.mean[honest.count > 0].min() > 1e6
     with pytest.raises(StatisticsError, match="a mean is as large as"):
         ClassStatistics.from_bytes(found.to_bytes())
 

@@ -14,7 +14,7 @@ from ccvr.training.checkpoint import read_checkpoint
 from tests.experiment.test_revise import SPEC, every, with_buffers
 from tests.flower.loopback import Loopback
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.usefixtures("trusted")]
 
 
 def on_flower(spec, path):

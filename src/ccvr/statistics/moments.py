@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ccvr.core.errors import StatisticsError
 from ccvr.models.random_features import Projection
+from ccvr.models.settings import settled
 from ccvr.statistics import wire
 from ccvr.statistics.by_class import ByClass
 from ccvr.statistics.factor import factor_of_matrix, factor_of_rows
@@ -97,11 +98,13 @@ class ClassStatistics:
         return replace(self, totals=totals, seconds=_seconds(self._kind, second, self.num_classes))
 
     @property
+    @settled
     def total(self) -> Tensor:
         """Σ t(z) [C, d]."""
         return self.totals.dense(self.num_classes)
 
     @property
+    @settled
     def second(self) -> Tensor:
         """Σ z zᵀ or what the kind keeps of it, in its shape: of all classes, though nobody may have some."""
         if isinstance(self.seconds, ByClass):
