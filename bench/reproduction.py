@@ -1,4 +1,4 @@
-"""Write what results/ says into docs/reproduction.md and docs/algorithms.md.
+"""Write what results/ says into docs/reproduction.md and docs/algorithms-cifar10.md.
 
     python bench/reproduction.py
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from ccvr.cli.main import dispatch
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "algorithms.md")
+PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "algorithms-cifar10.md")
 BLOCK = re.compile(r"(<!-- ccvr ((?:reproduce|compare) .+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 NO_RUNS = {"reproduce": ("--results", "results", "--out", "no-cells")}
 """By command, options with which no run folders take part."""

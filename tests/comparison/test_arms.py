@@ -95,11 +95,11 @@ def test_what_is_more_than_noise_is_said() -> None:
 
 
 def test_many_comparisons_make_a_difference_less_clear() -> None:
-    """p is 0.011 by itself; among eight tests it is noise."""
+    """p is 0.011 by itself; among eight tests it is not clear."""
     clear = Arm("moon", (made(0, 51.0, 60.1), made(1, 53.2, 60.8), made(2, 55.45, 62)))
     others = [Arm(f"other{i}", (made(0, 51, 60.1), made(1, 51, 60.8), made(2, 54.5, 62))) for i in range(3)]
     alone, among = compared(PLAIN, clear), compared(PLAIN, clear, *others)
-    assert (alone.differences()[0].verdict, among.differences()[0].verdict) == ("better", "noise")
+    assert (alone.differences()[0].verdict, among.differences()[0].verdict) == ("better", "not clear")
     assert among.differences()[0].paired == alone.differences()[0].paired, "the interval is each one's own"
 
 

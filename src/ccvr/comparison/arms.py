@@ -159,7 +159,7 @@ class Difference:
     def verdict(self) -> str:
         if self.p is None:
             return "cannot be said"
-        return "noise" if not self.is_clear else "better" if self.paired.mean > 0 else "worse"
+        return "not clear" if not self.is_clear else "better" if self.paired.mean > 0 else "worse"
 
     def row(self) -> dict[str, Value]:
         """Its numbers for files and programs."""
