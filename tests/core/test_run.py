@@ -366,3 +366,27 @@ class TestRounds:
         run.rounds.write_text(f'{{"round": 1}}\n{line}\n')
         with pytest.raises(RunError, match=r"rounds\.jsonl is damaged: line 2: .*round.* Restore it, or delete it"):
             run.forget_rounds_after(1)
+
+
+@pytest.mark.parametrize("label", ["../../victim", "/etc/victim", ".hidden", "", "a/b", "a\n"])
+def test_a_label_names_no_file_elsewhere(label, tmp_path):
+    with pytest.raises(RunError, match="is no label of a head"):
+        RunFolder(tmp_path).head(label)
+
+
+def test_a_folder_that_is_a_link_is_refused_before_anything_is_written(tmp_path):
+    run, victim = tmp_path / "run", tmp_path / "victim"
+    run.mkdir(), victim.mkdir()
+    (run / "memories").symlink_to(victim)
+    with pytest.raises(RunError, match="memories is a link to another folder"), RunFolder(run).locked():
+        raise AssertionError("it is not written")
+
+
+def test_hidden_files_of_others_outlive_a_run_that_is_replaced(tmp_path):
+    run = tmp_path / "run"
+    (run / ".git").mkdir(parents=True)
+    for name in ("spec.toml", ".bashrc", ".git/config", ".results.json.part"):
+        (run / name).write_text("x")
+    RunFolder.create(run, overwrite=True)
+    assert sorted(path.name for path in run.iterdir()) == [".bashrc", ".git", ".lock"]
+    assert (run / ".git" / "config").is_file()

@@ -77,3 +77,9 @@ def test_depth_is_no_way_around() -> None:
         content = [content]
     with pytest.raises(UntrustedCode):
         require_trust(content, "file", False)
+
+
+def test_a_name_in_a_key_is_found():
+    content = {"methods": [{"name": "lda", "kind=evil:x,label": "q"}]}
+    with pytest.raises(UntrustedCode, match="evil:x"):
+        require_trust(content, "spec.toml", False)

@@ -229,9 +229,8 @@ class Forged:
     def __getattr__(self, name):
         return getattr(self.honest, name)
 
-    @property
-    def mean(self) -> Tensor:
-        return torch.full_like(self.honest.mean, self.value)
+    def means_of(self, classes: Tensor) -> Tensor:
+        return torch.full_like(self.honest.means_of(classes), self.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e9, 1e300])
@@ -304,3 +303,37 @@ def test_the_majority_decides():
     assert majority_outside(distances, 3.0) == {}
     assert majority_outside(torch.full((3, 3), far), 3.0) == {}, "where all differ as much, that is how clients differ"
     assert majority_outside(torch.full((0, 0), far), 3.0) == {}
+
+
+def _client(centres, n, shift=0.0, *, seed, kind="diagonal"):
+    labels = torch.arange(len(centres)).repeat_interleave(n)
+    noise = torch.randn(len(labels), centres.shape[1], generator=torch.Generator().manual_seed(seed))
+    return ccvr.statistics_of(centres[labels] + noise + shift, labels, len(centres), kind=kind)
+
+
+@pytest.mark.parametrize("liars", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("sizes", "of_liar"), [((300,) * 8 + (4,) * 60, 300), ((7,) * 17, 7), ((7,) * 12 + (40,) * 6, 40)]
+)
+def test_honest_clients_of_few_samples_switch_nothing_off(sizes, of_liar, liars):
+    centres = 2 * torch.randn(4, 16, generator=torch.Generator().manual_seed(9))
+    parts = [_client(centres, of_liar, 50.0, seed=seed) for seed in range(liars)]
+    parts += [_client(centres, n, seed=100 + number) for number, n in enumerate(sizes)]
+    found = []
+    total = ccvr.merge(parts, suspects=found.append, robust=True)
+    assert {each.position for each in found} == set(range(liars))
+    assert (total.mean - centres).abs().max() < 1
+
+
+def test_a_part_that_is_refused_is_no_suspect():
+    centres = 2 * torch.randn(4, 16, generator=torch.Generator().manual_seed(9))
+    parts = [_client(centres, 40, seed=seed) for seed in range(8)] + [_client(centres, 400, 50.0, seed=8)]
+    refused, named = [], []
+    ccvr.merge(parts, suspects=named.append, refused=refused.append, max_count=100)
+    assert (len(refused), named) == (1, [])
+
+
+def test_wide_statistics_are_not_compared():
+    wide = ccvr.statistics_of(torch.randn(4, 8_001), torch.arange(4) % 2, 2, kind="diagonal")
+    with pytest.raises(StatisticsError, match="clients of 8,001 features are not compared"):
+        ccvr.merge([wide], suspects=print)

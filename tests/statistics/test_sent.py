@@ -71,6 +71,14 @@ def test_a_few_samples_more_or_less(path: Path, more: int, warned: bool, first: 
         assert seen[0].filename == __file__, "it points at the caller"
 
 
+def test_earlier_samples_sent_again_after_others_are_no_warning(path: Path) -> None:
+    """The warning asks for this."""
+    collect(X, Y, path)
+    with pytest.warns(ccvr.DifferencingWarning):
+        collect(X[:-1], Y[:-1], path)
+    collect(X, Y, path)
+
+
 def test_a_swapped_sample_is_a_warning(path: Path) -> None:
     collect(X, Y, path)
     with pytest.warns(ccvr.DifferencingWarning, match="20 samples of class 0 may differ from earlier ones of 20"):

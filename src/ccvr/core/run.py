@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,8 +85,15 @@ OWN = {
 """Everything that a run folder holds."""
 
 
+LABEL = re.compile(r"[\w+-][\w.+-]{0,199}")
+"""Of a head: a file name, and no path."""
 LOCK = ".lock"
 """The file that a process locks while it writes a run."""
+
+
+def _is_own(name: str) -> bool:
+    """Whether a run made the file or folder of that name. Hidden files of others stay where they are."""
+    return name in OWN or (name.startswith(".") and name.endswith(".part"))
 
 
 def _looks_empty(path: Path) -> bool:
@@ -135,6 +143,15 @@ class RunFolder:
         return self.path / "analysis" / f"{name}.safetensors"
 
     def head(self, label: str) -> Path:
+        """The file of a head.
+
+        Raises:
+            RunError: the label could name a file elsewhere.
+        """
+        if not LABEL.fullmatch(label):
+            raise RunError(
+                f'"{label}" in {self.path} is no label of a head. Labels have letters, digits and + - . _ alone.'
+            )
         return self.path / "heads" / f"{label}.safetensors"
 
     @classmethod
@@ -153,7 +170,7 @@ class RunFolder:
 
     def _delete(self) -> None:
         """Delete what the run holds. A kill leaves a run that is not finished, and that may be replaced again."""
-        entries = {entry.name: entry for entry in self.path.iterdir() if entry.name != LOCK}
+        entries = {entry.name: entry for entry in self.path.iterdir() if _is_own(entry.name)}
         first, last = [self.results.name, "checkpoints"], [self.spec.name]
         order = [*first, *sorted(entries.keys() - {*first, *last}), *last]
         for entry in (entries[name] for name in order if name in entries):
@@ -186,10 +203,14 @@ class RunFolder:
         folder = cls(path, trust)
         if not folder.spec.is_file():
             raise RunError(f"{path} is not a run: it has no spec.toml. Give a folder that `ccvr run` made.")
-        linked = [name for name in sorted(OWN) if (path / name).is_symlink() and (path / name).is_dir()]
-        if linked:  # of what a run does not name any more, files are deleted
-            raise RunError(f"{path / linked[0]} is a link to another folder. Put a folder in its place.")
+        folder._require_no_links()
         return folder
+
+    def _require_no_links(self) -> None:
+        """Refuse folders elsewhere: of what a run does not name any more, files are deleted."""
+        for name in sorted(OWN):
+            if (self.path / name).is_symlink() and (self.path / name).is_dir():
+                raise RunError(f"{self.path / name} is a link to another folder. Put a folder in its place.")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -199,6 +220,7 @@ class RunFolder:
             file = open(lock, "a", opener=own_file)  # noqa: SIM115
         with file:
             self._lock(file)
+            self._require_no_links()
             yield
 
     def _lock(self, file: IO[str]) -> None:

@@ -26,7 +26,7 @@ def code_names(content: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
     Args:
         content: texts in mappings and lists, of any depth. A name counts wherever it stands in a text, so that options
-            (``lda,kind=mine:noisy``) are found, too.
+            (``lda,kind=mine:noisy``) are found, too; also in a key, because keys may become options.
         where: the dotted name of the content, for errors.
 
     Returns:
@@ -41,6 +41,7 @@ def code_names(content: Any, where: str = "") -> Iterator[tuple[str, str]]:
         at, value = level.pop()
         if isinstance(value, Mapping):
             level += [(f"{at}.{key}" if at else str(key), each) for key, each in value.items()]
+            yield from ((at, found) for key in value for found in CODE_NAME.findall(str(key)))
         elif isinstance(value, list | tuple):
             level += [(at, each) for each in value]
         elif isinstance(value, str) and not _is_place(at, value):

@@ -72,6 +72,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         self._require_types()
+        object.__setattr__(self, "bound", float(self.bound))  # equal settings have equal digests
         if not self.threshold:
             object.__setattr__(self, "threshold", 2 * self.num_clients // 3 + 1)
         if self.max_colluders < 0:
@@ -94,7 +95,7 @@ class Settings:
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
                 raise SecureAggregationError(f"{name} is {value!r}. Give a whole number from {least} to {most:,}.")
-        if not isinstance(self.bound, int | float) or not 1e-9 <= self.bound <= 1e9:
+        if type(self.bound) not in (int, float) or not 1e-9 <= self.bound <= 1e9:
             raise SecureAggregationError(f"bound is {self.bound!r}. Give the largest |feature|, from 1e-9 to 1e9.")
 
     def _require_no_wrap(self) -> None:

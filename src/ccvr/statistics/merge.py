@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from ccvr.core.arguments import require_whole
 from ccvr.core.errors import StatisticsError
 from ccvr.models.settings import eager, settled
-from ccvr.statistics.limits import require_claims
+from ccvr.statistics.limits import MAX_CLIENTS, MAX_COUNT, require_claims
 from ccvr.statistics.moments import ClassStatistics
 from ccvr.statistics.robust import Sketches, Suspect
 
@@ -50,6 +51,7 @@ def merge(
         >>> int(ccvr.merge([*parts, liar], robust=True).count.sum())
         40
     """
+    _require_arguments(parts, like, max_count, max_clients)
     if robust and isinstance(parts, Iterator):
         raise StatisticsError(
             f"a robust merge may read the parts twice, and a {type(parts).__name__} is read once. Give a list."
@@ -84,14 +86,12 @@ def _fold(
             continue
         try:
             statistics = _read(part, total, like)
+            if watched is not None:
+                watched.require(statistics)
             most = 1 if max_clients is None and statistics is not part else max_clients
-            require_claims(statistics.count, statistics.clients, max_count, most)
+            total = _added(total, statistics, max_count, most)
             if watched is not None:
                 watched.add(position, statistics)
-            if total is None:
-                total = statistics.copy() if statistics is part else statistics
-            else:
-                total.add_(statistics)
         except StatisticsError as error:
             if refused is None:
                 raise
@@ -99,6 +99,32 @@ def _fold(
             refused(error)
     if total is None:
         raise StatisticsError("there are no statistics to merge. Collect them from at least one client.")
+    return total
+
+
+def _require_arguments(parts: object, like: object, max_count: object, max_clients: object) -> None:
+    """Refuse arguments that would switch a limit off, or blame a part for the caller's mistake."""
+    if not isinstance(parts, Iterable):
+        raise StatisticsError(f"the parts are a {type(parts).__name__}. Give a list of statistics, or of their bytes.")
+    if like is not None and not isinstance(like, ClassStatistics):
+        raise StatisticsError(f"like is a {type(like).__name__}. Give statistics, as ccvr.collect makes them.")
+    for name, value, most in (
+        ("max_count", max_count, MAX_CLIENTS * MAX_COUNT),
+        ("max_clients", max_clients, MAX_CLIENTS),
+    ):
+        if value is not None:
+            require_whole(name, value, 1, most)
+
+
+@settled
+def _added(
+    total: ClassStatistics | None, part: ClassStatistics, max_count: int | None, max_clients: int | None
+) -> ClassStatistics:
+    """The sum with a part in it; the part stays as it is."""
+    require_claims(part.count, part.clients, max_count, max_clients)
+    if total is None:
+        return part.copy()
+    total.add_(part)
     return total
 
 

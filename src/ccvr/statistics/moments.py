@@ -23,7 +23,7 @@ ROUNDING_OF_SQUARES, ROUNDING_OF_ROWS = 1e-13, 1e-26
 """What rounding leaves of Σ |z|² when the means are taken away: from the sums of squares, from each row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassStatistics:
     """count [C] int64, total [C, d] = Σ t(z) and ``second``, by kind, in float64.
 
@@ -189,7 +189,7 @@ class ClassStatistics:
         expected = self.second_moments()
         if len(expected) and expected.any() and other._kind.exact:
             norm, feature = expected.sum(1).max().sqrt(), expected.max().sqrt()
-            require_magnitudes(other._means(other._present()), other.second_moments(), float(norm), float(feature))
+            require_magnitudes(other.means_of(other._present()), other.second_moments(), float(norm), float(feature))
 
     def second_moments(self) -> Tensor:
         """Σ z² / n of each block that is there, [B, d]."""
@@ -215,15 +215,18 @@ class ClassStatistics:
             return self
         if kind not in ("pooled", "diagonal") or not self._kind.has_matrices:
             raise StatisticsError(f'these are {self.kind} statistics, not {kind}. Collect them with kind="{kind}".')
+        return replace(self.copy(), kind=kind, seconds=self._seconds_as(kind))
+
+    def _seconds_as(self, kind: str) -> ByClass | Squares:
         if isinstance(self.seconds, Squares) and kind == "pooled":
-            return replace(self, kind=kind, seconds=self.seconds.pooled(self.num_classes))
+            return self.seconds.pooled(self.num_classes)
         if isinstance(self.seconds, Squares):
             labels = sorted(self.seconds.blocks)
             diagonals = [self.seconds.blocks[label].diagonal() for label in labels]
             values = torch.stack(diagonals) if diagonals else self.totals.values[:0]
-            return replace(self, kind=kind, seconds=ByClass(torch.tensor(labels, dtype=torch.int64), values))
+            return ByClass(torch.tensor(labels, dtype=torch.int64), values)
         second = self.second.sum(0) if kind == "pooled" else self.second.diagonal(dim1=1, dim2=2).contiguous()
-        return replace(self, kind=kind, seconds=_seconds(find_kind(kind), second, self.num_classes))
+        return _seconds(find_kind(kind), second, self.num_classes)
 
     # --- what they say ----------------------------------------------------------------------------------------------
 
@@ -260,7 +263,7 @@ class ClassStatistics:
         """The classes of a block."""
         return torch.tensor([block]) if self._kind.by_class else self._present()
 
-    def _means(self, classes: Tensor) -> Tensor:
+    def means_of(self, classes: Tensor) -> Tensor:
         return self.totals.at(classes) / self.count[classes].clamp(min=1).unsqueeze(1)
 
     def _scatter(self, block: int) -> Tensor:
@@ -269,7 +272,7 @@ class ClassStatistics:
         if isinstance(self.seconds, Squares):
             square = self.seconds.block(block)
             if square.matrix is None:
-                rows = square.centred(labels, self._means(labels))
+                rows = square.centred(labels, self.means_of(labels))
                 left = sum_of_products(self.num_features, rows, square.factors)
                 return self._without_rounding(left, labels, ROUNDING_OF_ROWS * square.trace())
             second = square.copy().product()
@@ -316,7 +319,7 @@ class ClassStatistics:
         """What a client sends. ``dtype`` of the scatter: float32 where it loses nothing that matters, else float64."""
         classes = self._present()
         parts = wire.Parts(
-            classes, self.count[classes], self._means(classes), self.clients[classes], int(self.withheld)
+            classes, self.count[classes], self.means_of(classes), self.clients[classes], int(self.withheld)
         )
         return wire.encode(
             self.kind, self.source, self.num_classes, parts, self._travelling(parts), self.projection, dtype=dtype
@@ -338,7 +341,7 @@ class ClassStatistics:
         squares = square.diagonal()
         if square.matrix is not None:
             return factor_of_matrix(self._scatter(block), rank, squares)
-        rows = torch.cat([*square.centred(labels, self._means(labels)), *square.factors])
+        rows = torch.cat([*square.centred(labels, self.means_of(labels)), *square.factors])
         return factor_of_rows(rows, rank, squares.sqrt())
 
     @classmethod

@@ -33,6 +33,8 @@ MIN_COUNT = 8
 """Samples from which on a class can show that two clients agree."""
 MIN_VARIANCE = 1e-3
 """Of a direction, against the mean variance: what never varies would otherwise decide alone."""
+MAX_FEATURES = 8_000
+"""Of clients that are compared: a matrix of 0.5 GB."""
 MEASURES = ("mean", "spread")
 ALL_CLASSES = -1
 
@@ -98,19 +100,27 @@ class Sketches:
     _shape: Tensor = field(default_factory=lambda: torch.zeros(()))
     """Σ w_k S_k / tr(S_k) of covariances within classes. A client counts for at most d samples: none decides alone."""
 
-    @settled
-    def add(self, position: int, statistics: ClassStatistics) -> None:
-        """Keep what is needed of one client's statistics."""
+    def require(self, statistics: ClassStatistics) -> None:
+        """Refuse statistics that cannot be compared."""
+        if statistics.num_features > MAX_FEATURES:
+            raise StatisticsError(
+                f"clients of {statistics.num_features:,} features are not compared: that takes the square of it in "
+                f"memory, and {MAX_FEATURES:,} are the most. Merge without suspects."
+            )
         if find_kind(statistics.kind).made_of_means:
             raise StatisticsError(
                 f"{statistics.kind} statistics hold no variances, so clients cannot be compared. "
                 'Collect with kind="diagonal", "pooled" or "full".'
             )
+
+    @settled
+    def add(self, position: int, statistics: ClassStatistics) -> None:
+        """Keep what is needed of one client's statistics."""
         labels = (statistics.count > 0).nonzero().flatten()
         freedom = (statistics.count[labels].sum() - len(labels)).double()
         cov = statistics.pooled_covariance()
         self.positions.append(position)
-        self._means.append((labels, statistics.count[labels].double(), statistics.mean[labels]))
+        self._means.append((labels, statistics.count[labels].double(), statistics.means_of(labels)))
         self._variances.append(_variances(statistics, labels, cov.diagonal(), freedom))
         trace = cov.trace()
         if freedom > 0 and trace > 0 and cov.isfinite().all():
@@ -243,13 +253,17 @@ def _tolerated(every: Iterable[Claims]) -> float:
 
 
 def _distances(claims: Claims, tolerated: float, threshold: float) -> Tensor:
-    """Distances of all pairs of clients [k, k]; NaN where two agree only for want of samples."""
+    """How far each client is from each other one [k, k]; NaN where that cannot be told.
+
+    A client of few samples agrees with all that it does not contradict, and vouches for none of them.
+    """
     squared, noise = claims.squares()
     distances = torch.nan_to_num((squared / (noise + tolerated)).sqrt(), nan=torch.inf)
     unknown = claims.values.isnan().any(1) if claims.measure == "spread" else torch.zeros_like(claims.informative)
-    small = ~claims.informative
-    undecided = (small.unsqueeze(1) | small) & (distances <= threshold)
-    return distances.masked_fill(undecided | unknown.unsqueeze(1) | unknown, torch.nan)
+    small = ~claims.informative.unsqueeze(1)
+    near = distances <= threshold
+    distances = distances.masked_fill(small & near, 0.0).masked_fill(~small & small.T & near, torch.nan)
+    return distances.masked_fill(unknown.unsqueeze(1) | unknown, torch.nan)
 
 
 def _where(

@@ -71,8 +71,9 @@ class SentBefore:
             near = [
                 (label, count, then)
                 for label, (count, digest) in sorted(now.items())
+                if (count, digest) not in before.get(label, [])
                 for then, earlier in before.get(label, [])
-                if earlier != digest and abs(count - then) < few
+                if abs(count - then) < few
             ]
             if near:
                 label, count, then = near[0]

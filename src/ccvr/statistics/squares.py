@@ -45,7 +45,7 @@ class Rows:
 class Square:
     """Σ z zᵀ [d, d] of one block.
 
-    Equal rows give equal bits, in whichever order they were added: sums run over sorted parts.
+    Equal rows give equal bits in any order, as long as all are kept: sums run over sorted parts.
     """
 
     width: int

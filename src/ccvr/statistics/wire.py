@@ -266,7 +266,8 @@ def _parts(header: dict[str, Any], tensors: dict[str, Tensor], *, exact: bool) -
     if ((count > most) | (count < -most)).any():
         raise ValueError(f"more than {MAX_COUNT:,} samples of a class from one client")
     withheld = header["withheld"]
-    if type(withheld) is not int or not 0 <= withheld <= MAX_CLIENTS * MAX_COUNT:
+    most_clients = int(clients.max()) if len(clients) else 1
+    if type(withheld) is not int or not 0 <= withheld <= most_clients * MAX_COUNT:
         raise ValueError(f"{withheld!r} samples withheld")
     require_numbers(mean, MAX_MAGNITUDE, "a mean")
     return Parts(classes, count, mean, clients, withheld)

@@ -35,7 +35,7 @@ class ClientStates:
     def sweep(self, named: Collection[tuple[int, int]]) -> None:
         """Delete every state except those of the named (client, round) pairs."""
         keep = {self._path(client, round) for client, round in named}
-        for path in self.folder.glob("*.safetensors"):
+        for path in self.folder.glob("client-*-round-*.safetensors"):
             if path not in keep:
                 path.unlink(missing_ok=True)
 
