@@ -82,6 +82,10 @@ class Claims:
         squared = torch.cdist(self.values, self.values, compute_mode="donot_use_mm_for_euclid_dist").square()
         return squared, self.noise.unsqueeze(1) + self.noise
 
+    def both_informative(self) -> Tensor:
+        """Of which pairs of clients it can be told that they agree, [k, k] bool."""
+        return self.informative.unsqueeze(1) & self.informative
+
 
 Rows = tuple[Tensor, Tensor, Tensor]
 """[k], [k] and [k, d]."""
@@ -152,6 +156,7 @@ class Sketches:
         for claims, distances in found:
             pairs = claims.clients.unsqueeze(1), claims.clients
             furthest[pairs] = furthest[pairs].fmax(distances)
+        furthest[_without_judges(every, number) & furthest.isnan()] = 0.0
         outside = majority_outside(furthest.fill_diagonal_(torch.nan), threshold)
         others = torch.ones(number, dtype=torch.bool)
         others[list(outside)] = False
@@ -253,17 +258,25 @@ def _tolerated(every: Iterable[Claims]) -> float:
 
 
 def _distances(claims: Claims, tolerated: float, threshold: float) -> Tensor:
-    """How far each client is from each other one [k, k]; NaN where that cannot be told.
-
-    A client of few samples agrees with all that it does not contradict, and vouches for none of them.
-    """
+    """Distances of all pairs of clients [k, k]; NaN where two agree only for want of samples."""
     squared, noise = claims.squares()
     distances = torch.nan_to_num((squared / (noise + tolerated)).sqrt(), nan=torch.inf)
     unknown = claims.values.isnan().any(1) if claims.measure == "spread" else torch.zeros_like(claims.informative)
-    small = ~claims.informative.unsqueeze(1)
-    near = distances <= threshold
-    distances = distances.masked_fill(small & near, 0.0).masked_fill(~small & small.T & near, torch.nan)
-    return distances.masked_fill(unknown.unsqueeze(1) | unknown, torch.nan)
+    undecided = ~claims.both_informative() & (distances <= threshold)
+    return distances.masked_fill(undecided | unknown.unsqueeze(1) | unknown, torch.nan)
+
+
+def _without_judges(every: Iterable[Claims], number: int) -> Tensor:
+    """Pairs (client, other) [K, K] that share a class, of clients that nobody can agree with for want of samples.
+
+    Else such an honest client would be compared with liars alone, whom it contradicts.
+    """
+    meets = torch.zeros(number, number, dtype=torch.bool)
+    is_judged = torch.zeros(number, dtype=torch.bool)
+    for claims in every:
+        meets[claims.clients.unsqueeze(1), claims.clients] = True
+        is_judged[claims.clients] |= claims.both_informative().fill_diagonal_(False).any(1)
+    return meets & ~is_judged.unsqueeze(1)
 
 
 def _where(
