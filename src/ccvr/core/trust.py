@@ -1,6 +1,6 @@
 """Names of code in files: where a file names a module that is not ccvr's, and whether it may be imported.
 
-A run folder is data until a name in it is imported, as in ``data.name = "package.module:name"``. So whoever reads a
+A run folder is data until a name in it is imported, as in ``data.name = "package.module:name"``. So a reader of a
 name from a file asks here first. A name that the user typed, or wrote in Python, is the user's own wish.
 """
 

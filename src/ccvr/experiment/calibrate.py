@@ -36,7 +36,7 @@ def score_trained(results: Results, run: OpenRun) -> HeadScored:
 
 
 def _keep(results: Results, run: OpenRun, path: Path, content: bytes) -> None:
-    """Write a head or the model, and enter its digest: whoever reads the results can tell whether they are of it."""
+    """Write a head or the model, and enter its digest, which tells readers of the results whether they are of it."""
     write_atomically(path, content)
     results.setdefault("files", {})[run.folder.name_of(path)] = sha256(content)
 
