@@ -144,7 +144,7 @@ def test_links_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize(("page", "blocks"), [(GENERATED[0], 6), (GENERATED[1], 4)])
+@pytest.mark.parametrize(("page", "blocks"), [(GENERATED[0], 6), (GENERATED[1], 5)])
 def test_pages_say_what_the_records_say(page, blocks):
     text = page.read_text()
     assert refreshed(text) == text, "run: python bench/reproduction.py"
